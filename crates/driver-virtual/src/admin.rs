@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap, fmt, io, net::SocketAddr, os::unix::fs::FileTypeExt, path::PathBuf, str::FromStr, sync::Arc,
-    time::Duration,
 };
 
 use axum::{
@@ -13,7 +12,7 @@ use axum::{
     routing::{get, post, put},
 };
 use futures::future::BoxFuture;
-use serde::Deserialize;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     cloud::{Cloud, MachineCall, Vm, VmRef},
     config::SimulationConfig,
-    reader::{duration_at, objects},
+    reader::{object, objects},
     rules::FailureRule,
     shared::Shared,
     template::VmTemplate,
@@ -222,53 +221,38 @@ async fn keep(shared: &Shared) -> Result<(), Refusal> {
     shared.commit().await.map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-/// The request for a VM without a machine.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct OrphanOrder {
-    namespace: String,
-    name: String,
-    class: String,
-    provider: String,
-    provider_spec: Value,
-    /// The age of the VM, such as `10m`.
-    age: Value,
+/// The refusal of a body with these mistakes.
+fn invalid_body(found: &Findings) -> Refusal {
+    Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate())
 }
 
-impl Default for OrphanOrder {
-    fn default() -> Self {
-        Self {
-            namespace: "default".to_owned(),
-            name: String::new(),
-            class: String::new(),
-            provider: super::template::VIRTUAL.to_owned(),
-            provider_spec: json!({}),
-            age: json!(0),
-        }
-    }
-}
-
+/// Makes a VM without a machine. The body needs `name` and `class`, and may have `namespace`, `provider`, `providerSpec` and `age`.
 async fn make_orphan(
     State(shared): State<Arc<Shared>>,
-    Json(order): Json<OrphanOrder>,
+    Json(body): Json<Value>,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    if order.name.is_empty() || order.class.is_empty() {
-        let message = "name (of the machine that never was) and class must be set".to_owned();
-        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, message));
-    }
-    let mut class =
-        MachineClass { provider: order.provider, provider_spec: order.provider_spec, ..MachineClass::default() };
-    class.metadata.name = Some(order.class);
-    class.metadata.namespace = Some(order.namespace.clone());
-    let call = MachineCall {
-        namespace: order.namespace,
-        machine: order.name,
-        template: VmTemplate::of_class(&class),
-        ..MachineCall::default()
-    };
     let mut found = Findings::new();
-    let age = duration_at(&order.age, &FieldPath::new("age"), &mut found)
-        .ok_or_else(|| Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()))?;
+    let order = object(&body, &FieldPath::default(), &mut found, |body| {
+        let mut needed = |key| {
+            let text = body.text(key).filter(|text| !text.is_empty());
+            if text.is_none() {
+                body.required(key, "name of a machine that never was, and name of its class");
+            }
+            text
+        };
+        let (machine, class) = (needed("name").unwrap_or_default(), needed("class"));
+        let namespace = body.text("namespace").unwrap_or_else(|| "default".to_owned());
+        let class = MachineClass {
+            metadata: ObjectMeta { name: class, namespace: Some(namespace.clone()), ..ObjectMeta::default() },
+            provider: body.text("provider").unwrap_or_else(|| super::template::VIRTUAL.to_owned()),
+            provider_spec: body.value("providerSpec", "", Some).cloned().unwrap_or_else(|| json!({})),
+            ..MachineClass::default()
+        };
+        let template = VmTemplate::of_class(&class);
+        let call = MachineCall { namespace, machine, template, ..MachineCall::default() };
+        (call, body.duration("age").unwrap_or_default())
+    });
+    let (call, age) = order.filter(|_| !found.denies()).ok_or_else(|| invalid_body(&found))?;
     let age = jiff::SignedDuration::try_from(age).unwrap_or_default();
     let made = shared.with(|cloud, now| {
         let vm = cloud.make_orphan(&call, now.checked_sub(age).unwrap_or(now));
@@ -287,7 +271,7 @@ async fn replace_failures(
     let mut found = Findings::new();
     let rules = objects(&rules, &FieldPath::new("failures"), &mut found, FailureRule::read);
     if found.denies() {
-        return Err(Refusal(StatusCode::UNPROCESSABLE_ENTITY, found.aggregate()));
+        return Err(invalid_body(&found));
     }
     let count = rules.len();
     shared.with(|cloud, _| {
@@ -301,13 +285,8 @@ async fn replace_failures(
 /// Advances a virtual clock. The body is `{"by": "2m"}`.
 async fn advance_clock(State(shared): State<Arc<Shared>>, Json(body): Json<Value>) -> Result<Json<Value>, Refusal> {
     let mut found = Findings::new();
-    let by = body.get("by").and_then(|by| duration_at(by, &FieldPath::new("by"), &mut found));
-    let by: Duration = by.ok_or_else(|| {
-        Refusal(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "body must be {\"by\": DURATION}, such as {\"by\": \"2m\"}".to_owned(),
-        )
-    })?;
+    let by = object(&body, &FieldPath::default(), &mut found, |body| body.required_duration("by"));
+    let by = by.flatten().ok_or_else(|| invalid_body(&found))?;
     let now = shared.clock.advance(by).map_err(|error| Refusal(StatusCode::CONFLICT, error.to_string()))?;
     shared.with(Cloud::advance);
     Ok(Json(json!({"now": now})))

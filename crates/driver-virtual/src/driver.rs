@@ -91,27 +91,19 @@ impl VirtualCloud {
 }
 
 impl Shared {
-    /// Applies the rate limit and the failure rules. Returns the failure with which the call ends after it was carried out.
-    async fn admit(&self, operation: Operation, call: &MachineCall) -> Result<(Admission, Option<Status>), Status> {
+    /// Applies the rate limit and the failure rules. A call that is not carried out ends here.
+    async fn admit(&self, operation: Operation, call: &MachineCall) -> Result<Admission, Status> {
         let admission = self.with(|cloud, now| cloud.admit(operation, call, now));
-        if let Some(hang) = admission.hang {
-            self.sleep(hang).await;
+        self.sleep(admission.hang.unwrap_or_default()).await;
+        if let Verdict::FailBefore(status) = admission.verdict {
+            self.sleep(admission.latency).await;
+            return Err(status);
         }
-        match &admission.verdict {
-            Verdict::Go | Verdict::Shorten(_) | Verdict::Repeat => Ok((admission, None)),
-            Verdict::FailBefore(status) => {
-                self.sleep(admission.latency).await;
-                Err(status.clone())
-            }
-            Verdict::FailAfter(status) => {
-                let status = status.clone();
-                Ok((admission, Some(status)))
-            }
-        }
+        Ok(admission)
     }
 
     async fn create(&self, call: &MachineCall) -> Result<CreatedVm, Status> {
-        let (admission, failure) = self.admit(Operation::Create, call).await?;
+        let admission = self.admit(Operation::Create, call).await?;
         if admission.verdict == Verdict::Repeat {
             // The answer to the first request is lost, even if that request failed.
             drop(self.with(|cloud, now| cloud.create(call, now)));
@@ -126,12 +118,12 @@ impl Shared {
         self.clock.sleep_until(step.exists_at).await;
         let created = self.with(|cloud, now| cloud.created(step.vm, now));
         self.keep().await?;
-        self.end(&admission, failure).await?;
+        self.end(admission).await?;
         created
     }
 
     async fn initialize(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
-        let (admission, _) = self.admit(Operation::Initialize, call).await?;
+        let admission = self.admit(Operation::Initialize, call).await?;
         self.sleep(admission.latency).await;
         if admission.verdict == Verdict::Repeat {
             drop(self.with(|cloud, now| cloud.initialize(call, now)));
@@ -142,7 +134,7 @@ impl Shared {
     }
 
     async fn delete(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
-        let (admission, failure) = self.admit(Operation::Delete, call).await?;
+        let admission = self.admit(Operation::Delete, call).await?;
         let gone_at = match self.with(|cloud, now| cloud.delete(call, now)) {
             Ok(gone_at) => gone_at,
             Err(not_found) => {
@@ -156,24 +148,25 @@ impl Shared {
         if admission.verdict == Verdict::Repeat {
             self.with(|cloud, now| cloud.delete(call, now))?;
         }
-        self.end(&admission, failure).await?;
+        self.end(admission).await?;
         Ok(DeletedVm::default())
     }
 
     async fn status(&self, call: &MachineCall) -> Result<VmIdentity, Status> {
-        let (admission, _) = self.admit(Operation::Status, call).await?;
+        let admission = self.admit(Operation::Status, call).await?;
         self.sleep(admission.latency).await;
         self.with(|cloud, now| cloud.status(call, now))
     }
 
     async fn list(&self, call: &MachineCall) -> Result<Vec<ListedVm>, Status> {
-        let (admission, _) = self.admit(Operation::List, call).await?;
+        let admission = self.admit(Operation::List, call).await?;
         self.sleep(admission.latency).await;
         let mut listed = self.with(|cloud, now| cloud.list(call, now));
-        match admission.verdict {
-            Verdict::Shorten(ShortList::Empty) => listed.clear(),
-            Verdict::Shorten(ShortList::Half) => listed = listed.into_iter().step_by(2).collect(),
-            Verdict::Go | Verdict::FailBefore(_) | Verdict::FailAfter(_) | Verdict::Repeat => {}
+        if let Verdict::Shorten(short) = admission.verdict {
+            match short {
+                ShortList::Empty => listed.clear(),
+                ShortList::Half => listed = listed.into_iter().step_by(2).collect(),
+            }
         }
         Ok(listed)
     }
@@ -184,9 +177,9 @@ impl Shared {
     }
 
     /// Ends a call that was carried out. Its failure, if there is one, is delayed.
-    async fn end(&self, admission: &Admission, failure: Option<Status>) -> Result<(), Status> {
-        let Some(failure) = failure else { return Ok(()) };
-        self.sleep(admission.late).await;
+    async fn end(&self, admission: Admission) -> Result<(), Status> {
+        let Verdict::FailAfter(failure, late) = admission.verdict else { return Ok(()) };
+        self.sleep(late).await;
         Err(failure)
     }
 }
@@ -277,7 +270,7 @@ impl Driver for VirtualCloud {
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
         let shared = self.shared()?;
         let pass = async {
-            let (admission, _) = shared.admit(Operation::Volumes, &MachineCall::default()).await?;
+            let admission = shared.admit(Operation::Volumes, &MachineCall::default()).await?;
             shared.sleep(admission.latency).await;
             Ok(())
         };

@@ -15,6 +15,7 @@ mod distribution;
 mod draw;
 mod driver;
 mod kubelet;
+mod latest;
 mod persistence;
 mod reader;
 mod reload;
@@ -29,7 +30,6 @@ use std::{
 };
 
 use jiff::Timestamp;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use admin::{AdminAddress, InvalidAdminAddress};
@@ -184,10 +184,8 @@ impl VirtualCloud {
         let mut cloud = Cloud::new(Arc::new(config), seed, options.origin);
         let access = options.config_maps.as_ref();
         let keeper = Keeper::open(&place, &mut cloud, options.origin, access, options.entropy).await?;
-        let knows_its_vms = target.is_none() || keeper.keeps();
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let notices = target.is_some().then_some(sender);
-        let shared = Arc::new(Shared::new(cloud, clock, keeper, notices, knows_its_vms));
+        let shared = Shared::new(cloud, clock, keeper);
+        let shared = Arc::new(if target.is_some() { shared.with_kubelet() } else { shared });
 
         let mut tasks: Vec<DriverTask> = Vec::new();
         let timers = shared::run_timers(Arc::clone(&shared), shutdown.clone());
@@ -197,7 +195,7 @@ impl VirtualCloud {
             tasks.push(DriverTask { name: "virtual-cloud-config", run: Box::pin(reload) });
         }
         if let Some(client) = target {
-            let kubelet = Kubelet::new(Arc::clone(&shared), client, receiver);
+            let kubelet = Kubelet::new(Arc::clone(&shared), client);
             tasks.push(DriverTask { name: "virtual-cloud-kubelet", run: Box::pin(kubelet.run(shutdown.clone())) });
         }
         if let Some(address) = options.admin {

@@ -62,6 +62,9 @@ impl fmt::Display for Operation {
     }
 }
 
+/// The keys of a pattern, in the order of [`Subject::values`].
+const KEYS: [&str; 5] = ["class", "machine", "region", "zone", "machineType"];
+
 /// The data of a call that rules read.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
@@ -75,6 +78,12 @@ pub struct Subject<'a> {
     pub zone: &'a str,
     /// The machine type of the VM.
     pub machine_type: &'a str,
+}
+
+impl<'a> Subject<'a> {
+    const fn values(self) -> [&'a str; KEYS.len()] {
+        [self.class, self.machine, self.region, self.zone, self.machine_type]
+    }
 }
 
 /// A pattern for names. `*` matches any text, `?` one character.
@@ -112,35 +121,18 @@ impl Glob {
 
 /// A pattern for VMs. An absent part matches all VMs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Pattern {
-    class: Option<Glob>,
-    machine: Option<Glob>,
-    region: Option<Glob>,
-    zone: Option<Glob>,
-    machine_type: Option<Glob>,
-}
+pub struct Pattern([Option<Glob>; KEYS.len()]);
 
 impl Pattern {
     /// Whether the subject matches.
     pub fn matches(&self, subject: Subject<'_>) -> bool {
-        let fits = |glob: &Option<Glob>, text| glob.as_ref().is_none_or(|glob| glob.matches(text));
-        fits(&self.class, subject.class)
-            && fits(&self.machine, subject.machine)
-            && fits(&self.region, subject.region)
-            && fits(&self.zone, subject.zone)
-            && fits(&self.machine_type, subject.machine_type)
+        let mut parts = self.0.iter().zip(subject.values());
+        parts.all(|(glob, text)| glob.as_ref().is_none_or(|glob| glob.matches(text)))
     }
 
     /// Reads the keys `class`, `machine`, `region`, `zone` and `machineType`.
     pub(super) fn read(section: &mut Section<'_, '_>) -> Self {
-        let mut glob = |key| section.text(key).map(Glob);
-        Self {
-            class: glob("class"),
-            machine: glob("machine"),
-            region: glob("region"),
-            zone: glob("zone"),
-            machine_type: glob("machineType"),
-        }
+        Self(KEYS.map(|key| section.text(key).map(Glob)))
     }
 }
 
@@ -206,13 +198,8 @@ impl FailureRule {
         let Some(message) = &self.message else {
             return Status::new(self.code, format!("simulated failure of {operation} of {:?}", subject.machine));
         };
-        let filled = message
-            .replace("{op}", operation.as_str())
-            .replace("{class}", subject.class)
-            .replace("{machine}", subject.machine)
-            .replace("{region}", subject.region)
-            .replace("{zone}", subject.zone)
-            .replace("{machineType}", subject.machine_type);
+        let fill = |text: String, (key, value): (&str, &str)| text.replace(&format!("{{{key}}}"), value);
+        let filled = KEYS.into_iter().zip(subject.values()).fold(message.replace("{op}", operation.as_str()), fill);
         Status::new(self.code, filled)
     }
 

@@ -5,13 +5,15 @@ use std::{
     time::Duration,
 };
 
+use controller_runtime::latch::Latch;
 use jiff::Timestamp;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     clock::Clock,
-    cloud::{Cloud, NodeNotice},
+    cloud::{Cloud, NodeNotice, VmRef},
+    latest::Latest,
     persistence::{Keeper, StateError},
 };
 
@@ -26,28 +28,30 @@ pub struct Shared {
     pub clock: Clock,
     keeper: Keeper,
     deadline_moved: Notify,
-    notices: Option<mpsc::UnboundedSender<NodeNotice>>,
+    /// The notices for the kubelet, if there is one. The newest one of a VM is enough: `Show` shows the present state, `Gone` includes `Stop`.
+    notices: Option<Latest<VmRef, NodeNotice>>,
     /// Whether the cloud knows its VMs. If not, it is restoring them from the Nodes of the target cluster.
-    knows_its_vms: watch::Sender<bool>,
+    knows_its_vms: Latch,
 }
 
 impl Shared {
-    /// Creates a simulation. `notices` is for the kubelet, if there is one.
-    pub fn new(
-        cloud: Cloud,
-        clock: Clock,
-        keeper: Keeper,
-        notices: Option<mpsc::UnboundedSender<NodeNotice>>,
-        knows_its_vms: bool,
-    ) -> Self {
+    /// Creates a simulation without a kubelet.
+    pub fn new(cloud: Cloud, clock: Clock, keeper: Keeper) -> Self {
         Self {
             cloud: Mutex::new(cloud),
             clock,
             keeper,
             deadline_moved: Notify::new(),
-            notices,
-            knows_its_vms: watch::Sender::new(knows_its_vms),
+            notices: None,
+            knows_its_vms: Latch::opened_before(),
         }
+    }
+
+    /// Collects notices for a kubelet. Without stored state, the cloud knows its VMs only after the kubelet has read the Nodes.
+    #[must_use]
+    pub fn with_kubelet(self) -> Self {
+        let knows_its_vms = if self.keeps() { Latch::opened_before() } else { Latch::default() };
+        Self { notices: Some(Latest::new()), knows_its_vms, ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, Cloud> {
@@ -60,11 +64,10 @@ impl Shared {
         let mut cloud = self.lock();
         let before = cloud.next_deadline();
         let result = act(&mut cloud, self.clock.now());
-        // Sent under the lock, so that notices keep their order.
+        // Added under the lock, so that notices keep their order.
         for notice in cloud.take_notices() {
             if let Some(notices) = &self.notices {
-                // The kubelet may have ended already.
-                drop(notices.send(notice));
+                notices.put(notice.vm, notice);
             }
         }
         let after = cloud.next_deadline();
@@ -73,6 +76,13 @@ impl Shared {
             self.deadline_moved.notify_one();
         }
         result
+    }
+
+    /// Waits for the next notices for the kubelet. Safe to drop.
+    pub async fn notices(&self) -> Vec<NodeNotice> {
+        let Some(notices) = &self.notices else { return std::future::pending().await };
+        let first = notices.next().await;
+        std::iter::once(first).chain(std::iter::from_fn(|| notices.try_next())).collect()
     }
 
     /// Waits until all changes are stored.
@@ -90,14 +100,12 @@ impl Shared {
 
     /// Sets that the cloud knows its VMs.
     pub fn has_rebuilt(&self) {
-        self.knows_its_vms.send_replace(true);
+        self.knows_its_vms.open();
     }
 
     /// Waits for some time until the cloud knows its VMs. Returns whether it does.
     pub async fn knows_its_vms(&self) -> bool {
-        let mut known = self.knows_its_vms.subscribe();
-        let known = known.wait_for(|known| *known);
-        matches!(tokio::time::timeout(REBUILD_TIMEOUT, known).await, Ok(Ok(_)))
+        tokio::time::timeout(REBUILD_TIMEOUT, self.knows_its_vms.opened()).await.is_ok()
     }
 
     /// Waits by the clock of the simulation. Safe to drop.

@@ -154,12 +154,6 @@ impl Cloud {
         self.changes.vms.push(vm);
     }
 
-    fn log_event(&mut self, vm: VmRef, at: Timestamp, kind: impl FnOnce(&Vm) -> EventKind) {
-        if let Some((key, kind)) = self.fleet.get(vm).map(|vm| (Arc::clone(&vm.key), kind(vm))) {
-            self.events.push(at, key, kind);
-        }
-    }
-
     fn notify(&mut self, vm: VmRef, action: NodeAction) {
         if let Some(node) = self.fleet.get(vm).filter(|vm| vm.joining == Joining::Joins).map(|vm| vm.node_name().into())
         {
@@ -174,8 +168,8 @@ impl Cloud {
         }
         vm.life = Life::Running;
         vm.created = at;
-        let (generation, template, key) = (vm.generation, vm.template, Arc::clone(&vm.key));
-        self.log_event(reference, at, |vm| EventKind::Running { id: vm.provider_id.clone() });
+        let (generation, template, key, id) = (vm.generation, vm.template, Arc::clone(&vm.key), vm.provider_id.clone());
+        self.note(reference, EventKind::Running { id }, at);
         let outcome = self.outcome_of(reference);
         if let Some(outcome) = outcome {
             self.events.push(at, Arc::clone(&key), EventKind::Outcome { effect: outcome.word() });
@@ -265,7 +259,7 @@ impl Cloud {
         let running = self.fleet.get_mut(reference).filter(|vm| vm.life == Life::Running);
         let Some(vm) = running.filter(|vm| from(vm.node)) else { return false };
         vm.node = to;
-        self.log_event(reference, at, |_| kind);
+        self.note(reference, kind, at);
         true
     }
 
@@ -319,7 +313,7 @@ impl Cloud {
     /// The kubelet hangs from now on.
     pub fn freeze(&mut self, reference: VmRef, at: Timestamp) {
         self.update(reference, |vm| vm.heartbeat = Heartbeat::Frozen);
-        self.log_event(reference, at, |_| EventKind::HeartbeatFrozen);
+        self.note(reference, EventKind::HeartbeatFrozen, at);
         self.notify(reference, NodeAction::Show);
         self.changed(reference);
     }
@@ -329,7 +323,7 @@ impl Cloud {
         let Some(vm) = self.fleet.get(reference).filter(|vm| vm.life == Life::Running) else { return };
         let config = self.fleet.config(vm.template);
         let notice = config.spot.as_ref().map_or(Duration::from_secs(120), |spot| spot.notice);
-        self.log_event(reference, at, |_| EventKind::SpotNotice);
+        self.note(reference, EventKind::SpotNotice, at);
         self.at(later(at, notice), reference, Due::Vanishes);
     }
 
@@ -349,8 +343,9 @@ impl Cloud {
             Life::Stopping { until } => return Some(until),
             Life::Creating { .. } | Life::Running => later(now, self.lasts(vm, Step::Delete)),
         };
+        let id = vm.provider_id.clone();
         self.update(reference, |vm| vm.life = Life::Stopping { until });
-        self.log_event(reference, now, |vm| EventKind::Stopping { id: vm.provider_id.clone() });
+        self.note(reference, EventKind::Stopping { id }, now);
         self.notify(reference, NodeAction::Stop);
         self.at(until, reference, Due::Gone);
         self.changed(reference);
@@ -363,7 +358,7 @@ impl Cloud {
         let (id, template, key) = (vm.provider_id.clone(), vm.template, Arc::clone(&vm.key));
         let consistency = self.fleet.config(template).consistency;
         let lag = consistency.get_lag.max(consistency.list_lag);
-        self.log_event(reference, at, |vm| EventKind::Gone { id: vm.provider_id.clone() });
+        self.note(reference, EventKind::Gone { id: id.clone() }, at);
         self.notify(reference, NodeAction::Gone);
         self.fleet.discharge(template);
         self.revision += 1;

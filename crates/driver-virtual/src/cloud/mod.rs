@@ -80,8 +80,6 @@ pub struct Admission {
     pub hang: Option<Duration>,
     /// The latency of the API.
     pub latency: Duration,
-    /// The time between the change and the failure of the call.
-    pub late: Duration,
     /// Whether the call is carried out.
     pub verdict: Verdict,
 }
@@ -93,8 +91,8 @@ pub enum Verdict {
     Go,
     /// The call fails without any change.
     FailBefore(Status),
-    /// The call is carried out, but fails.
-    FailAfter(Status),
+    /// The call is carried out, but fails after this time.
+    FailAfter(Status, Duration),
     /// The call is carried out, but its list is incomplete.
     Shorten(ShortList),
     /// The call is carried out twice. The second answer is returned.
@@ -104,22 +102,12 @@ pub enum Verdict {
 /// The data of a VM for its Node.
 #[derive(Clone, Debug)]
 pub struct NodeView {
-    /// The name of the Node.
-    pub name: String,
-    /// The name of the machine.
-    pub machine: String,
-    /// The namespace of the machine. Empty if unknown.
-    pub namespace: String,
-    /// The provider id.
-    pub provider_id: String,
+    /// The VM.
+    pub vm: Vm,
     /// The internal address.
     pub address: Ipv4Addr,
     /// The first address of the network of the pods, a /24.
     pub pod_network: Ipv4Addr,
-    /// The stage of the Node.
-    pub stage: NodeStage,
-    /// Whether the kubelet sends heartbeats.
-    pub heartbeat: Heartbeat,
     /// The template.
     pub template: Arc<VmTemplate>,
     /// The configuration for VMs of the template.
@@ -190,7 +178,7 @@ impl Cloud {
         self.events.sorted()
     }
 
-    /// Adds an event of the kubelet of a VM.
+    /// Adds an event of a VM.
     pub fn note(&mut self, vm: VmRef, kind: EventKind, now: Timestamp) {
         if let Some(key) = self.fleet.get(vm).map(|vm| Arc::clone(&vm.key)) {
             self.events.push(now, key, kind);
@@ -215,17 +203,11 @@ impl Cloud {
     /// The data of a VM for its Node. `None` if the VM does not run.
     pub fn node_view(&self, reference: VmRef) -> Option<NodeView> {
         let vm = self.fleet.get(reference).filter(|vm| vm.life == Life::Running)?;
+        let pods = u32::from(Ipv4Addr::new(100, 64, 0, 0)) + ((reference.slot % (1 << 14)) << 8);
         Some(NodeView {
-            name: vm.node_name().to_owned(),
-            machine: vm.machine().to_owned(),
-            namespace: vm.namespace().to_owned(),
-            provider_id: vm.provider_id.to_string(),
+            vm: vm.clone(),
             address: address_of(vm.address),
-            pod_network: Ipv4Addr::from_bits(
-                u32::from(Ipv4Addr::new(100, 64, 0, 0)) + ((reference.slot % (1 << 14)) << 8),
-            ),
-            stage: vm.node,
-            heartbeat: vm.heartbeat,
+            pod_network: Ipv4Addr::from_bits(pods),
             template: self.fleet.template(vm.template),
             config: self.fleet.config(vm.template),
         })
@@ -239,36 +221,36 @@ impl Cloud {
         let config = self.config_of(&call.template);
         let decision = |purpose| Decision { operation: operation.as_str(), subject: &key, attempt, purpose };
         let latency = config.latency.api.sample(&mut self.draws.generator(decision("api latency")));
-        let mut admission = Admission { hang: None, latency, late: Duration::ZERO, verdict: Verdict::Go };
-        if !self.take_token(now) {
-            admission.verdict = Verdict::FailBefore(Status::new(Code::Unavailable, "throttled"));
-        } else if let Some((effect, status)) =
-            self.failure(operation, &key, call.template.subject(&call.machine), attempt, &config, now)
-        {
-            match effect {
-                FailureEffect::Error => admission.verdict = Verdict::FailBefore(status),
-                FailureEffect::DoneButError(late) => {
-                    admission.late = late;
-                    admission.verdict = Verdict::FailAfter(status);
-                }
-                FailureEffect::ShortList(short) => admission.verdict = Verdict::Shorten(short),
-                FailureEffect::Repeated => {
-                    admission.verdict = Verdict::Repeat;
-                    let kind = EventKind::CallRepeated { operation: operation.as_str(), attempt };
-                    self.events.push(now, Arc::clone(&key), kind);
-                }
-                FailureEffect::Hang(length) => {
-                    admission.hang = Some(length);
-                    let kind = EventKind::CallHangs { operation: operation.as_str(), attempt };
-                    self.events.push(now, Arc::clone(&key), kind);
+        let mut hang = None;
+        let verdict = if self.take_token(now) {
+            let subject = call.template.subject(&call.machine);
+            match self.failure(operation, &key, subject, attempt, &config, now) {
+                None => Verdict::Go,
+                Some((FailureEffect::Error, status)) => Verdict::FailBefore(status),
+                Some((FailureEffect::DoneButError(late), status)) => Verdict::FailAfter(status, late),
+                Some((FailureEffect::ShortList(short), _)) => Verdict::Shorten(short),
+                Some((FailureEffect::Repeated, _)) => Verdict::Repeat,
+                Some((FailureEffect::Hang(length), _)) => {
+                    hang = Some(length);
+                    Verdict::Go
                 }
             }
+        } else {
+            Verdict::FailBefore(Status::new(Code::Unavailable, "throttled"))
+        };
+        let operation = operation.as_str();
+        let event = match &verdict {
+            Verdict::FailBefore(status) | Verdict::FailAfter(status, _) => {
+                Some(EventKind::CallFailed { operation, attempt, code: status.code.as_str() })
+            }
+            Verdict::Repeat => Some(EventKind::CallRepeated { operation, attempt }),
+            Verdict::Go => hang.map(|_| EventKind::CallHangs { operation, attempt }),
+            Verdict::Shorten(_) => None,
+        };
+        if let Some(event) = event {
+            self.events.push(now, key, event);
         }
-        if let Verdict::FailBefore(status) | Verdict::FailAfter(status) = &admission.verdict {
-            let (operation, code) = (operation.as_str(), status.code.as_str());
-            self.events.push(now, key, EventKind::CallFailed { operation, attempt, code });
-        }
-        admission
+        Admission { hang, latency, verdict }
     }
 
     /// Counts a call. Returns its number, from 1.

@@ -130,6 +130,11 @@ impl Cloud {
         entries
     }
 
+    /// Drops the changes since the last call, because they are not stored.
+    pub fn forget_changes(&mut self) {
+        self.changes = Changes::default();
+    }
+
     fn machine_entry(&self, key: &Arc<str>) -> Option<Entry> {
         let record = self.fleet.find_record(key)?;
         Some(Entry::Machine { key: Arc::clone(key), made: record.made, calls: record.calls.to_vec() })
@@ -177,7 +182,7 @@ impl Cloud {
             let template = templates.get(&vm.template).map(|template| VmTemplate::clone(template));
             self.put(vm, template);
         }
-        self.changes = Changes::default();
+        self.forget_changes();
     }
 
     /// Adopts the VMs of the Nodes of the target cluster into an empty cloud. Only once, because later a Node may exist longer than its VM.

@@ -46,7 +46,7 @@ fn create(cloud: &mut Cloud, machine: &str, now: Timestamp) -> Result<String, St
     }
     let step = cloud.create(&call, now)?;
     let created = cloud.created(step.vm, step.exists_at)?;
-    if let Verdict::FailAfter(status) = verdict { Err(status) } else { Ok(created.vm.provider_id) }
+    if let Verdict::FailAfter(status, _) = verdict { Err(status) } else { Ok(created.vm.provider_id) }
 }
 
 fn code<T>(answer: Result<T, Status>) -> Code {

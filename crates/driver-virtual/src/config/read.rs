@@ -189,17 +189,11 @@ fn quantity(value: &Value) -> Option<resource::Quantity> {
 }
 
 fn read_persistence(section: &mut Section<'_, '_>) -> Option<StatePlace> {
-    type Place = fn(String) -> StatePlace;
-    let places: [(&str, Option<Place>); 4] = [
-        ("none", None),
-        ("file", Some(|path| StatePlace::File(path.into()))),
-        ("json", Some(|path| StatePlace::Json(path.into()))),
-        ("configMap", Some(StatePlace::ConfigMap)),
-    ];
-    let path = section.text("path");
-    match (section.word("kind", &places).flatten(), path) {
-        (None, _) => Some(StatePlace::None),
-        (Some(place), Some(path)) => Some(place(path)),
+    let path = section.text("path").filter(|path| !path.is_empty());
+    let kinds = ["none", "file", "json", "configMap"].map(|kind| (kind, kind));
+    match (section.word("kind", &kinds), path) {
+        (None | Some("none"), _) => Some(StatePlace::None),
+        (Some(kind), Some(path)) => format!("{}:{path}", kind.to_lowercase()).parse().ok(),
         (Some(_), None) => {
             section.required("path", "this kind needs to know where");
             None

@@ -227,6 +227,14 @@ async fn v05_answered_calls_survive_a_kill() {
 }
 
 #[tokio::test]
+async fn changes_that_no_place_stores_are_forgotten() {
+    let cloud = a_cloud(options("")).await;
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
+    cloud.delete_machine(&cx(), request("m")).await.unwrap();
+    assert_eq!(cloud.shared().unwrap().with(|cloud, _| cloud.take_changes()), Vec::new());
+}
+
+#[tokio::test]
 async fn creates_at_once_are_all_on_disk() {
     let directory = tempfile::tempdir().unwrap();
     for place in places(directory.path()) {

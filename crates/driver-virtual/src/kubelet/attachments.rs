@@ -5,12 +5,11 @@
 use std::{sync::Arc, time::Duration};
 
 use controller_runtime::{error::ApiError, key::ObjectKey, snapshot::Snapshot};
-use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::api::{core::v1::PersistentVolume, storage::v1::VolumeAttachment};
 use serde_json::{Value, json};
 
 use super::{
-    BY_NODE, Done, Job, Kubelet, back_off, log_call_error,
+    BY_NODE, Call, Job, Kubelet, call,
     target::{PatchKind, Target},
     volumes::AttachedVolume,
 };
@@ -20,7 +19,7 @@ use crate::{
 };
 
 /// A step of an attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Attaching {
     Attach,
     /// Look up the volume of the attachment. After a restart only the cluster knows it.
@@ -37,15 +36,6 @@ pub(super) struct AttachmentRecord {
     begun: Option<Attaching>,
     /// The volume of the attachment, if it is known.
     pub(super) volume: Option<AttachedVolume>,
-    failures: u32,
-}
-
-/// A finished call for an attachment.
-#[derive(Debug)]
-pub(super) struct AttachmentDone {
-    name: Arc<str>,
-    step: Attaching,
-    result: Result<Option<AttachedVolume>, ApiError>,
 }
 
 impl Kubelet {
@@ -84,8 +74,7 @@ impl Kubelet {
             None if is_deleting => false,
             None => return,
         };
-        let new =
-            || AttachmentRecord { uid: attachment.uid().to_owned(), is_ours, begun: None, volume: None, failures: 0 };
+        let new = || AttachmentRecord { uid: attachment.uid().to_owned(), is_ours, begun: None, volume: None };
         let record = self.attachments.entry(Arc::clone(&name)).or_insert_with(new);
         record.is_ours = is_ours;
         let (step, latency, operation) = match (is_deleting, is_attached(attachment)) {
@@ -106,45 +95,28 @@ impl Kubelet {
     fn hang_of(&self, operation: Operation, attachment: &str) -> Duration {
         let call = MachineCall { machine: attachment.to_owned(), ..MachineCall::default() };
         let admission = self.shared.with(|cloud, now| cloud.admit(operation, &call, now));
-        let failed = matches!(admission.verdict, Verdict::FailBefore(_) | Verdict::FailAfter(_));
+        let failed = matches!(admission.verdict, Verdict::FailBefore(_) | Verdict::FailAfter(..));
         admission.hang.unwrap_or_default() + Duration::from_secs(if failed { 60 } else { 0 })
     }
 
-    pub(super) fn begin_attachment(&mut self, name: &Arc<str>, step: Attaching) -> Option<BoxFuture<'static, Done>> {
+    pub(super) fn begin_attachment(&mut self, name: &Arc<str>, step: Attaching) -> Option<Call> {
         let record = self.attachments.get(name).filter(|record| record.begun == Some(step))?;
         let attachment = self.watched_attachments.get(&ObjectKey::cluster_scoped(&**name))?;
         let (target, name, is_ours) = (self.target.clone(), Arc::clone(name), record.is_ours);
+        let node = attachment.spec.node_name.clone();
         let work = async move {
-            let result = match step {
+            match step {
                 Attaching::Attach => attach(&target, &attachment).await,
                 Attaching::LookUp => volume_of(&target, &attachment).await,
                 Attaching::Detach => detach(&target, &attachment, is_ours).await.map(|()| None),
-            };
-            Done::Attachment(AttachmentDone { name, step, result })
+            }
         };
-        Some(work.boxed())
-    }
-
-    pub(super) fn on_attachment_done(&mut self, done: AttachmentDone) {
-        let AttachmentDone { name, step, result } = done;
-        let Some(record) = self.attachments.get_mut(&name) else { return };
-        match result {
-            Ok(volume) if step != Attaching::Detach => {
+        Some(call(work, move |kubelet, volume| {
+            if let Some(record) = kubelet.attachments.get_mut(&name).filter(|_| step != Attaching::Detach) {
                 record.volume = volume;
-                if let Some(attachment) = self.watched_attachments.get(&ObjectKey::cluster_scoped(&*name)) {
-                    self.volumes_changed(&attachment.spec.node_name);
-                }
+                kubelet.volumes_changed(&node);
             }
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                log_call_error("volumeattachment", &name, &error);
-                record.failures += 1;
-                let after = back_off(&name, record.failures);
-                // A conflict means that the watch will deliver a newer version.
-                self.schedule(after, Job::Attachment(name, step));
-            }
-        }
+        }))
     }
 }
 

@@ -18,7 +18,7 @@ mod volumes;
 mod watched;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt::Debug,
     pin::pin,
     sync::{
@@ -36,17 +36,14 @@ use controller_runtime::{
     watch::{Poison, Scope, Watches, Watching},
 };
 use futures::{
-    StreamExt,
+    FutureExt, StreamExt,
     future::{BoxFuture, join3},
     stream::FuturesUnordered,
 };
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
@@ -54,45 +51,46 @@ use self::{
     deadlines::Deadlines,
     nodes::{NodeJob, NodeRecord},
     pods::{PodRecord, PodStep},
-    target::Target,
+    target::{Target, is_conflict, is_final},
     watched::{NodeFacts, PodFacts, Watched},
 };
-use super::{cloud::NodeNotice, config::SimulationConfig, draw::Fingerprint, shared::Shared};
+use super::{config::SimulationConfig, draw::Fingerprint, latest::Latest, shared::Shared};
 
 /// The maximum number of concurrent calls to the target cluster.
 const CONCURRENCY: usize = 64;
+/// The number of consecutive failures above which the delays no longer grow.
+const MOST_FAILURES: u32 = 6;
 /// The index by the Node of an object.
 const BY_NODE: &str = "node";
 
 /// A job for the target cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Job {
     Node(Arc<str>, NodeJob),
     Pod(ObjectKey, PodStep),
     Attachment(Arc<str>, Attaching),
 }
 
-/// The result of a job.
-#[derive(Debug)]
-enum Done {
-    Node(nodes::NodeDone),
-    Pod(pods::PodDone),
-    Attachment(attachments::AttachmentDone),
-}
+/// The call of a job, with what follows from its answer.
+type Call = BoxFuture<'static, Result<Then, ApiError>>;
+
+/// A change of the kubelets.
+type Then = Box<dyn FnOnce(&mut Kubelet) + Send>;
 
 /// A changed object, and whether it still exists.
-#[derive(Debug)]
 enum Event {
     Node(Watched<NodeFacts>, bool),
     Pod(Watched<PodFacts>, bool),
     Attachment(Arc<VolumeAttachment>, bool),
 }
 
+/// The changes that were not handled yet, by kind and object.
+type Events = Arc<Latest<(&'static str, ObjectKey), Event>>;
+
 /// The kubelets of all simulated VMs.
 pub struct Kubelet {
     shared: Arc<Shared>,
     target: Target,
-    notices: mpsc::UnboundedReceiver<NodeNotice>,
     version: String,
     watched_nodes: Arc<Store<Watched<NodeFacts>>>,
     watched_pods: Arc<Store<Watched<PodFacts>>>,
@@ -102,16 +100,21 @@ pub struct Kubelet {
     attachments: HashMap<Arc<str>, AttachmentRecord>,
     queue: VecDeque<Job>,
     deadlines: Deadlines<Job>,
-    in_flight: FuturesUnordered<BoxFuture<'static, Done>>,
+    calls: FuturesUnordered<BoxFuture<'static, (Job, Result<Then, ApiError>)>>,
+    /// The jobs whose calls run. A job never has two calls at once.
+    running: HashSet<Job>,
+    /// The running jobs that must run again.
+    outdated: HashSet<Job>,
+    /// The numbers of consecutive failures.
+    failures: HashMap<Job, u32>,
 }
 
 impl Kubelet {
     /// Creates kubelets that follow the notices of the cloud.
-    pub fn new(shared: Arc<Shared>, client: kube::Client, notices: mpsc::UnboundedReceiver<NodeNotice>) -> Self {
+    pub fn new(shared: Arc<Shared>, client: kube::Client) -> Self {
         Self {
             shared,
             target: Target::new(client),
-            notices,
             version: "v0.0.0-virtual".to_owned(),
             watched_nodes: Arc::new(Store::new(Vec::new())),
             watched_pods: Arc::new(Store::new(vec![(BY_NODE, |pod| vec![pod.facts.node.clone()])])),
@@ -121,11 +124,14 @@ impl Kubelet {
             attachments: HashMap::new(),
             queue: VecDeque::new(),
             deadlines: Deadlines::new(),
-            in_flight: FuturesUnordered::new(),
+            calls: FuturesUnordered::new(),
+            running: HashSet::new(),
+            outdated: HashSet::new(),
+            failures: HashMap::new(),
         }
     }
 
-    /// Runs until the shutdown, which drops calls in flight.
+    /// Runs until the shutdown, which drops running calls.
     pub async fn run(self, shutdown: CancellationToken) {
         shutdown.run_until_cancelled(Box::pin(self.work())).await;
     }
@@ -140,12 +146,12 @@ impl Kubelet {
         let jitter = move || Fingerprint::of(&drawn.fetch_add(1, Ordering::Relaxed).to_string());
         // The watch itself logs objects that can't be decoded.
         let watches = Watches::new(Arc::new(|_: &Poison| ()), jitter);
-        let (sender, mut events) = mpsc::unbounded_channel();
+        let events: Events = Arc::new(Latest::new());
         let bound = all().with_fields("spec.nodeName!=");
         let mut feeds = pin!(join3(
-            self.watch(&watches, "nodes", all(), &self.watched_nodes, &sender, Event::Node),
-            self.watch(&watches, "pods", bound, &self.watched_pods, &sender, Event::Pod),
-            self.watch(&watches, "volumeattachments", all(), &self.watched_attachments, &sender, Event::Attachment),
+            self.watch(&watches, "nodes", all(), &self.watched_nodes, &events, Event::Node),
+            self.watch(&watches, "pods", bound, &self.watched_pods, &events, Event::Pod),
+            self.watch(&watches, "volumeattachments", all(), &self.watched_attachments, &events, Event::Attachment),
         ));
         let nodes = Arc::clone(&self.watched_nodes);
         let mut listed = pin!(nodes.wait_synced());
@@ -157,7 +163,7 @@ impl Kubelet {
             // depend on them.
             tokio::select! {
                 biased;
-                Some(done) = self.in_flight.next(), if !self.in_flight.is_empty() => self.on_done(done),
+                Some((job, answer)) = self.calls.next(), if !self.calls.is_empty() => self.on_answer(job, answer),
                 () = wait(deadline) => {
                     let now = Instant::now();
                     while let Some(job) = self.deadlines.take_due(now) {
@@ -165,7 +171,7 @@ impl Kubelet {
                     }
                 }
                 _ = &mut feeds => return,
-                Some(event) = events.recv() => match event {
+                event = events.next() => match event {
                     Event::Node(node, is_there) => self.on_node(&node, is_there),
                     Event::Pod(pod, is_there) => self.on_pod(&pod, is_there),
                     Event::Attachment(attachment, is_there) => self.on_attachment(&attachment, is_there),
@@ -175,16 +181,12 @@ impl Kubelet {
                     self.on_all_nodes();
                 }
                 // Before the Nodes are known, a new Node could exist already and would be refused.
-                Some(notice) = self.notices.recv(), if knows_nodes => {
-                    let mut all = vec![notice];
-                    while let Ok(notice) = self.notices.try_recv() {
-                        all.push(notice);
-                    }
+                notices = self.shared.notices(), if knows_nodes => {
                     // A Node must not show a VM that a killed process would forget.
                     if let Err(error) = self.shared.commit().await {
                         tracing::error!(%error, "the simulation's state is not kept");
                     }
-                    for notice in all {
+                    for notice in notices {
                         self.on_notice(notice);
                     }
                 }
@@ -199,39 +201,71 @@ impl Kubelet {
         kind: &'static str,
         watching: Watching<S::Object, S::Object>,
         store: &Arc<Store<S>>,
-        events: &mpsc::UnboundedSender<Event>,
+        events: &Events,
         event: fn(S, bool) -> Event,
     ) -> impl Future<Output = ()> + use<S>
     where
         S::Object: DeserializeOwned + Clone + Debug,
     {
-        let events = events.clone();
+        let events = Arc::clone(events);
         store.set_listeners(vec![Box::new(move |change: &Change<S>| {
             if let Some(object) = change.newest() {
-                // The receiver lives as long as the watch.
-                drop(events.send(event(object.clone(), change.new.is_some())));
+                events.put((kind, object.key()), event(object.clone(), change.new.is_some()));
             }
         })]);
         watches.clone().keep(kind, self.target.client(), watching, Arc::clone(store), CancellationToken::new())
     }
 
     fn start_jobs(&mut self) {
-        while self.in_flight.len() < CONCURRENCY {
+        while self.calls.len() < CONCURRENCY {
             let Some(job) = self.queue.pop_front() else { return };
-            let begun = match job {
-                Job::Node(name, job) => self.begin_node(&name, job),
-                Job::Pod(key, step) => self.begin_pod(&key, step),
-                Job::Attachment(name, step) => self.begin_attachment(&name, step),
+            if self.running.contains(&job) {
+                self.outdated.insert(job);
+                continue;
+            }
+            let call = match &job {
+                Job::Node(name, job) => self.begin_node(name, job),
+                Job::Pod(key, step) => self.begin_pod(key, *step),
+                Job::Attachment(name, step) => self.begin_attachment(name, *step),
             };
-            self.in_flight.extend(begun);
+            if let Some(call) = call {
+                self.running.insert(job.clone());
+                self.calls.push(async move { (job, call.await) }.boxed());
+            } else {
+                self.failures.remove(&job);
+            }
         }
     }
 
-    fn on_done(&mut self, done: Done) {
-        match done {
-            Done::Node(done) => self.on_node_done(done),
-            Done::Pod(done) => self.on_pod_done(done),
-            Done::Attachment(done) => self.on_attachment_done(done),
+    fn on_answer(&mut self, job: Job, answer: Result<Then, ApiError>) {
+        self.running.remove(&job);
+        if self.outdated.remove(&job) {
+            self.queue.push_back(job.clone());
+        }
+        let failures = self.failures.remove(&job).unwrap_or(0);
+        match answer {
+            Ok(then) => then(self),
+            Err(error) => self.on_failure(job, failures, &error),
+        }
+    }
+
+    fn on_failure(&mut self, job: Job, failures: u32, error: &ApiError) {
+        match job {
+            Job::Node(name, beat @ (NodeJob::Lease(_) | NodeJob::Heartbeat(_))) => {
+                log_failure(&(&name, &beat), error);
+                self.next_beat(name, beat);
+            }
+            Job::Node(name, NodeJob::Show) if error.is_not_found() => self.on_node_gone(name),
+            // A Node that is registered again shows its volumes. Other objects need nothing more.
+            _ if error.is_not_found() => {}
+            // There is another Pod with this name.
+            Job::Pod(..) if is_conflict(error) => {}
+            job => {
+                log_failure(&job, error);
+                let failures = if is_final(error) { MOST_FAILURES } else { failures + 1 };
+                self.failures.insert(job.clone(), failures);
+                self.schedule(back_off(&job, failures), job);
+            }
         }
     }
 
@@ -270,15 +304,28 @@ fn spread(name: &str, salt: u32) -> f64 {
 }
 
 /// The delay after this number of consecutive failures, with jitter.
-fn back_off(name: &str, failures: u32) -> Duration {
-    let longest = Duration::from_millis(500) * 2_u32.pow(failures.min(6));
-    longest.mul_f64(0.5 + spread(name, failures) / 2.0)
+fn back_off(job: &Job, failures: u32) -> Duration {
+    let longest = Duration::from_millis(500) * 2_u32.pow(failures.min(MOST_FAILURES));
+    longest.mul_f64(0.5 + spread(&format!("{job:?}"), failures) / 2.0)
 }
 
-fn log_call_error(what: &str, name: &str, error: &ApiError) {
-    if target::is_final(error) {
-        tracing::error!(what, name, %error, "the target cluster refuses a simulated object");
+fn log_failure(job: &impl Debug, error: &ApiError) {
+    if is_final(error) {
+        tracing::error!(?job, %error, "the target cluster refuses a simulated object");
     } else {
-        tracing::debug!(what, name, %error, "call failed and is repeated");
+        tracing::debug!(?job, %error, "call failed and is repeated");
     }
+}
+
+/// The call of a job, with a change of the kubelets after its success.
+fn call<T: Send + 'static>(
+    work: impl Future<Output = Result<T, ApiError>> + Send + 'static,
+    then: impl FnOnce(&mut Kubelet, T) + Send + 'static,
+) -> Call {
+    async move {
+        let answer = work.await?;
+        let then: Then = Box::new(move |kubelet| then(kubelet, answer));
+        Ok(then)
+    }
+    .boxed()
 }

@@ -3,12 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use controller_runtime::{error::ApiError, key::ObjectKey};
-use futures::{FutureExt, future::BoxFuture};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
+use serde_json::Value;
 
 use super::{
-    Done, Job, Kubelet, back_off, log_call_error, objects, spread,
-    target::{PatchKind, Target, is_conflict, is_final},
+    Call, Job, Kubelet, call, objects, spread,
+    target::{PatchKind, Target, is_conflict},
     volumes::NodeVolumes,
     watched::{NodeFacts, Readiness, Watched},
 };
@@ -24,7 +25,7 @@ const REFUSED: Duration = Duration::from_secs(30);
 const CCM_DELAY: Duration = Duration::from_secs(60);
 
 /// A job for a Node.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum NodeJob {
     /// Show the state of the cloud.
     Show,
@@ -36,16 +37,6 @@ pub(super) enum NodeJob {
     Volumes,
     /// Delete the Node if it still belongs to the VM with this provider id.
     Remove(Box<str>),
-}
-
-/// Whether a write of a Node is in progress.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Writing {
-    #[default]
-    No,
-    Yes,
-    /// The data has changed since the write began.
-    Outdated,
 }
 
 /// Whether heartbeats are scheduled.
@@ -63,17 +54,15 @@ pub(super) struct NodeRecord {
     pub(super) vm: VmRef,
     /// The readiness that the Node shows. `None` while the Node does not exist, as far as is known.
     shows: Option<Readiness>,
-    writing: Writing,
     beats: Beats,
     has_lease: bool,
-    failures: u32,
-    refusals: u32,
+    /// Whether a real Node with the name was found.
+    is_refused: bool,
     beat: u32,
     /// The number of addresses given to Pods.
     pub(super) pods_started: u8,
     /// The volumes that the Node shows.
     pub(super) volumes: NodeVolumes,
-    pub(super) writing_volumes: Writing,
 }
 
 impl NodeRecord {
@@ -94,28 +83,13 @@ impl NodeRecord {
     }
 }
 
-/// The effect of a call for a Node.
-#[derive(Debug)]
-pub(super) enum Effect {
+/// The result of showing a Node.
+enum Shown {
     /// The Node was created for the VM with this provider id.
-    Posted(Readiness, Box<str>),
-    Patched(Readiness),
+    Created(Box<str>),
+    Patched,
     /// Another Node with this name exists.
     Found(Watched<NodeFacts>),
-    ShowsVolumes(NodeVolumes),
-    Done,
-}
-
-/// A call for a Node.
-pub(super) type Call = BoxFuture<'static, Result<Effect, ApiError>>;
-
-/// A finished call for a Node.
-#[derive(Debug)]
-pub(super) struct NodeDone {
-    name: Arc<str>,
-    vm: Option<VmRef>,
-    job: NodeJob,
-    result: Result<Effect, ApiError>,
 }
 
 impl Kubelet {
@@ -156,7 +130,7 @@ impl Kubelet {
     fn is_ours(&self, vm: VmRef, node: &Watched<NodeFacts>) -> bool {
         let view = self.shared.with(|cloud, _| cloud.node_view(vm));
         let both = view.zip(node.facts.simulated.as_ref());
-        both.is_some_and(|(view, node)| view.provider_id == node.provider_id)
+        both.is_some_and(|(view, node)| *view.vm.provider_id == *node.provider_id)
     }
 
     /// Called when all Nodes of the target cluster are known.
@@ -170,43 +144,32 @@ impl Kubelet {
     }
 
     pub(super) fn on_node(&mut self, node: &Watched<NodeFacts>, is_there: bool) {
-        let after = self.config().nodes.reregister;
         let Some((name, _)) = self.nodes.get_key_value(node.key.name.as_str()) else { return };
         let name = Arc::clone(name);
-        let Some(record) = self.nodes.get_mut(&name) else { return };
-        let is_shown = record.is_shown();
+        let Some(record) = self.nodes.get_mut(&name).filter(|record| record.is_shown()) else { return };
         if !is_there {
-            // The Lease is deleted with its Node.
-            record.has_lease = false;
-            if is_shown {
-                record.shows = None;
-                record.volumes = NodeVolumes::default();
-                self.schedule(after, Job::Node(name, NodeJob::Show));
-            }
-        } else if is_shown && node.facts.ready == Readiness::Unknown {
+            self.on_node_gone(name);
+        } else if node.facts.ready == Readiness::Unknown {
             // Another controller has set the readiness to unknown (the node lifecycle controller), so it is written again.
             record.shows = Some(Readiness::Unknown);
             self.queue.push_back(Job::Node(name, NodeJob::Show));
         }
     }
 
-    pub(super) fn begin_node(&mut self, name: &Arc<str>, job: NodeJob) -> Option<BoxFuture<'static, Done>> {
-        let call = self.call_for(name, &job)?;
-        let (name, vm) = (Arc::clone(name), self.nodes.get(name).map(|record| record.vm));
-        Some(async move { Done::Node(NodeDone { name, vm, job, result: call.await }) }.boxed())
+    /// Called when a Node no longer exists, although its VM runs. Its Lease was deleted with it.
+    pub(super) fn on_node_gone(&mut self, name: Arc<str>) {
+        let after = self.config().nodes.reregister;
+        let Some(record) = self.nodes.get_mut(&name) else { return };
+        (record.shows, record.has_lease, record.volumes) = (None, false, NodeVolumes::default());
+        self.schedule(after, Job::Node(name, NodeJob::Show));
     }
 
-    fn call_for(&mut self, name: &Arc<str>, job: &NodeJob) -> Option<Call> {
+    pub(super) fn begin_node(&mut self, name: &Arc<str>, job: &NodeJob) -> Option<Call> {
         let (target, name, path) = (self.target.clone(), Arc::clone(name), format!("/api/v1/nodes/{name}"));
         if let NodeJob::Remove(provider_id) = job {
-            let (provider_id, runs) = (provider_id.clone(), self.nodes.contains_key(&name));
-            let removal = async move {
-                if !runs {
-                    remove(&target, &path, &provider_id).await?;
-                }
-                Ok(Effect::Done)
-            };
-            return Some(removal.boxed());
+            let provider_id = provider_id.clone();
+            let runs = self.nodes.contains_key(&name);
+            return (!runs).then(|| call(async move { remove(&target, &path, &provider_id).await }, |_, ()| ()));
         }
         let vm = self.nodes.get(&name)?.vm;
         let (view, now) = self.shared.with(|cloud, now| (cloud.node_view(vm), now));
@@ -216,135 +179,71 @@ impl Kubelet {
         };
         let uid = self.watched(&name).map(|node| node.uid.clone());
         let record = self.nodes.get_mut(&name)?;
-        if view.heartbeat == Heartbeat::Frozen {
+        if view.vm.heartbeat == Heartbeat::Frozen {
             record.beats = Beats::Frozen;
             return None;
         }
-        if let NodeJob::Lease(of) | NodeJob::Heartbeat(of) = job {
-            if *of != vm {
-                // The heartbeat belongs to an earlier VM with this name. The new VM has its own heartbeats.
-                return None;
-            }
-            if !record.is_shown() || uid.is_none() {
-                // A Lease must be deleted with its Node, so it needs the UID of the Node from the watch.
-                self.schedule(NOT_YET, Job::Node(name, job.clone()));
-                return None;
-            }
-        }
         match job {
-            NodeJob::Volumes => self.begin_volumes(&name, path),
-            NodeJob::Show if record.writing != Writing::No => {
-                record.writing = Writing::Outdated;
-                None
-            }
+            NodeJob::Volumes => self.begin_volumes(&name),
             NodeJob::Show => {
-                let wanted = objects::wanted_readiness(view.stage);
-                let shows = record.shows;
+                let (wanted, shows) = (objects::wanted_readiness(view.vm.node), record.shows);
                 if shows == Some(wanted) {
                     self.begin_beats(&name);
                     return None;
                 }
-                record.writing = Writing::Yes;
                 let version = self.version.clone();
                 let show = async move {
                     if shows.is_none() {
                         return register(&target, &path, &view, &version, now).await;
                     }
-                    let patch = objects::node_readiness(view.stage, now);
+                    let patch = objects::node_readiness(view.vm.node, now);
                     target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await?;
-                    Ok(Effect::Patched(wanted))
+                    Ok(Shown::Patched)
                 };
-                Some(show.boxed())
+                Some(call(show, move |kubelet, shown| kubelet.on_shown(name, vm, wanted, shown)))
+            }
+            // The heartbeat belongs to an earlier VM with this name. The new VM has its own heartbeats.
+            NodeJob::Lease(of) | NodeJob::Heartbeat(of) if *of != vm => None,
+            // A Lease must be deleted with its Node, so it needs the UID of the Node from the watch.
+            NodeJob::Lease(_) | NodeJob::Heartbeat(_) if !record.is_shown() || uid.is_none() => {
+                self.schedule(NOT_YET, Job::Node(name, job.clone()));
+                None
             }
             NodeJob::Lease(_) => {
-                let (has_lease, uid) = (record.has_lease, uid.unwrap_or_default());
-                let duration = view.config.nodes.lease_duration.as_secs();
-                let renew = async move {
-                    let all = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-                    let path = format!("{all}/{name}");
-                    let made = objects::lease(&name, &uid, duration, now).to_string().into_bytes();
-                    let renewal = objects::lease_renewal(now);
-                    let mut result = if has_lease {
-                        target.patch(&path, PatchKind::Merge, &renewal).await
-                    } else {
-                        target.create(all, made.clone()).await
-                    };
-                    // Another client created or deleted the Lease, so the other request is correct.
-                    if result.as_ref().is_err_and(ApiError::is_not_found) && has_lease {
-                        result = target.create(all, made).await;
-                    } else if result.as_ref().is_err_and(is_conflict) {
-                        result = target.patch(&path, PatchKind::Merge, &renewal).await;
+                let lease =
+                    objects::lease(&name, &uid.unwrap_or_default(), view.config.nodes.lease_duration.as_secs(), now);
+                let (of, has_lease) = (Arc::clone(&name), record.has_lease);
+                let renew = async move { renew(&target, &of, has_lease, &lease, now).await };
+                Some(call(renew, move |kubelet, ()| {
+                    if let Some(record) = kubelet.nodes.get_mut(&name).filter(|record| record.vm == vm) {
+                        record.has_lease = true;
+                        kubelet.next_beat(name, NodeJob::Lease(vm));
                     }
-                    result.map(|()| Effect::Done)
-                };
-                Some(renew.boxed())
+                }))
             }
             NodeJob::Heartbeat(_) => {
-                let patch = objects::node_heartbeat(view.stage, now);
-                let beat = async move {
-                    target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await?;
-                    Ok(Effect::Done)
-                };
-                Some(beat.boxed())
+                let patch = objects::node_heartbeat(view.vm.node, now);
+                let beat = async move { target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await };
+                Some(call(beat, move |kubelet, ()| kubelet.next_beat(name, NodeJob::Heartbeat(vm))))
             }
             NodeJob::Remove(_) => None,
         }
     }
 
-    pub(super) fn on_node_done(&mut self, done: NodeDone) {
-        let NodeDone { name, vm, job, result } = done;
-        if let NodeJob::Remove(_) = job {
-            if let Err(error) = result {
-                log_call_error("remove node", &name, &error);
-                self.schedule(OCCUPIED, Job::Node(name, job));
-            }
-            return;
-        }
-        let Some(record) = self.nodes.get_mut(&name).filter(|record| Some(record.vm) == vm) else {
+    fn on_shown(&mut self, name: Arc<str>, vm: VmRef, readiness: Readiness, shown: Shown) {
+        let record = self.nodes.get_mut(&name).filter(|record| record.vm == vm);
+        match (record, shown) {
             // The VM ended during the registration of its Node. No other part knows this Node.
-            if let Ok(Effect::Posted(_, provider_id)) = result {
+            (None, Shown::Created(provider_id)) => {
                 self.queue.push_back(Job::Node(name, NodeJob::Remove(provider_id)));
             }
-            return;
-        };
-        match job {
-            NodeJob::Volumes => self.on_volumes_done(name, result),
-            NodeJob::Show => {
+            (None, _) => {}
+            (Some(_), Shown::Found(node)) => self.on_name_taken(name, &node),
+            (Some(record), Shown::Created(_) | Shown::Patched) => {
+                record.shows = Some(readiness);
                 // Checks again whether there is something to write.
-                record.writing = Writing::No;
-                self.on_shown(name, result);
-            }
-            beat => {
-                match result {
-                    Ok(_) => record.has_lease |= matches!(beat, NodeJob::Lease(_)),
-                    Err(error) => log_call_error("node's heartbeat", &name, &error),
-                }
-                self.next_beat(&name, beat);
-            }
-        }
-    }
-
-    fn on_shown(&mut self, name: Arc<str>, result: Result<Effect, ApiError>) {
-        let Some(record) = self.nodes.get_mut(&name) else { return };
-        match result {
-            Ok(Effect::Posted(shown, _) | Effect::Patched(shown)) => {
-                record.failures = 0;
-                record.shows = Some(shown);
                 self.queue.push_back(Job::Node(Arc::clone(&name), NodeJob::Show));
                 self.queue.push_back(Job::Node(name, NodeJob::Volumes));
-            }
-            Ok(Effect::Found(node)) => self.on_name_taken(name, &node),
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {
-                record.shows = None;
-                let after = self.config().nodes.reregister;
-                self.schedule(after, Job::Node(name, NodeJob::Show));
-            }
-            Err(error) => {
-                record.failures += 1;
-                let after = back_off(&name, if is_final(&error) { 6 } else { record.failures });
-                log_call_error("node", &name, &error);
-                self.schedule(after, Job::Node(name, NodeJob::Show));
             }
         }
     }
@@ -360,8 +259,7 @@ impl Kubelet {
             after = Duration::ZERO;
         } else if node.facts.simulated.is_none() {
             after = REFUSED;
-            record.refusals += 1;
-            if record.refusals == 1 {
+            if !std::mem::replace(&mut record.is_refused, true) {
                 tracing::warn!(node = %name, "FailedPrecondition: a Node of this name exists and is not simulated; it is left alone");
                 self.shared.with(|cloud, now| cloud.note(vm, EventKind::NodeRefused, now));
             }
@@ -386,20 +284,21 @@ impl Kubelet {
     }
 
     /// Schedules the next heartbeat: leases within 4 %, updates of the status within 10 % of their interval.
-    fn next_beat(&mut self, name: &Arc<str>, job: NodeJob) {
+    pub(super) fn next_beat(&mut self, name: Arc<str>, job: NodeJob) {
         let nodes = &self.config().nodes;
-        let Some(record) = self.nodes.get_mut(name) else { return };
-        let (interval, width) = match job {
-            NodeJob::Lease(_) => (nodes.lease_interval, 0.04),
-            _ => (nodes.status_period, 0.1),
+        let (vm, interval, width) = match job {
+            NodeJob::Lease(vm) => (vm, nodes.lease_interval, 0.04),
+            NodeJob::Heartbeat(vm) => (vm, nodes.status_period, 0.1),
+            NodeJob::Show | NodeJob::Volumes | NodeJob::Remove(_) => return,
         };
+        let Some(record) = self.nodes.get_mut(&name).filter(|record| record.vm == vm) else { return };
         record.beat = record.beat.wrapping_add(1);
         if interval.is_zero() {
             // Heartbeats were switched off by a changed configuration. A restart can switch them on again.
             return;
         }
-        let after = interval.mul_f64(1.0 - width + 2.0 * width * spread(name, record.beat.wrapping_add(2)));
-        self.schedule(after, Job::Node(Arc::clone(name), job));
+        let after = interval.mul_f64(1.0 - width + 2.0 * width * spread(&name, record.beat.wrapping_add(2)));
+        self.schedule(after, Job::Node(name, job));
     }
 }
 
@@ -409,15 +308,32 @@ async fn register(
     path: &str,
     view: &NodeView,
     version: &str,
-    now: jiff::Timestamp,
-) -> Result<Effect, ApiError> {
+    now: Timestamp,
+) -> Result<Shown, ApiError> {
     let body = objects::node(view, version, now).to_string().into_bytes();
     match target.create("/api/v1/nodes", body).await {
-        Ok(()) => Ok(Effect::Posted(objects::wanted_readiness(view.stage), view.provider_id.as_str().into())),
+        Ok(()) => Ok(Shown::Created(view.vm.provider_id.clone())),
         Err(error) if is_conflict(&error) => {
-            target.get::<Node>(path).await?.map(|node| Effect::Found(Watched::new(&node))).ok_or(error)
+            target.get::<Node>(path).await?.map(|node| Shown::Found(Watched::new(&node))).ok_or(error)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Renews the Lease of a Node, or creates it. If another client created or deleted the Lease meanwhile, the other request is correct.
+async fn renew(target: &Target, node: &str, has_lease: bool, lease: &Value, now: Timestamp) -> Result<(), ApiError> {
+    let all = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+    let (path, renewal, lease) = (format!("{all}/{node}"), objects::lease_renewal(now), lease.to_string().into_bytes());
+    if has_lease {
+        match target.patch(&path, PatchKind::Merge, &renewal).await {
+            Err(error) if error.is_not_found() => target.create(all, lease).await,
+            answer => answer,
+        }
+    } else {
+        match target.create(all, lease).await {
+            Err(error) if is_conflict(&error) => target.patch(&path, PatchKind::Merge, &renewal).await,
+            answer => answer,
+        }
     }
 }
 

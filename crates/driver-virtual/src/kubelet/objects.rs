@@ -26,16 +26,16 @@ pub const fn wanted_readiness(stage: NodeStage) -> Readiness {
 
 /// The whole Node with its status, so that a ready Node needs only one write.
 pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
-    let template = &view.template;
+    let (vm, template) = (&view.vm, &view.template);
     let mut labels = BTreeMap::from([
-        ("kubernetes.io/hostname", view.name.as_str()),
+        ("kubernetes.io/hostname", vm.node_name()),
         ("kubernetes.io/os", "linux"),
         ("kubernetes.io/arch", &template.architecture),
         ("node.kubernetes.io/instance-type", &template.machine_type),
         ("beta.kubernetes.io/instance-type", &template.machine_type),
         ("topology.kubernetes.io/region", &template.region),
         ("topology.kubernetes.io/zone", &template.zone),
-        (label::MACHINE_NAME, &view.machine),
+        (label::MACHINE_NAME, vm.machine()),
     ]);
     // Names may be longer than the values of labels. A real kubelet could not register such a Node at all.
     labels.retain(|_, value| value.len() <= 63);
@@ -44,28 +44,28 @@ pub fn node(view: &NodeView, version: &str, now: Timestamp) -> Value {
     let mut annotations = BTreeMap::from([
         ("volumes.kubernetes.io/controller-managed-attach-detach", "true"),
         (annotation::SIMULATED_NODE, "true"),
-        (annotation::SIMULATED_NAMESPACE, &view.namespace),
+        (annotation::SIMULATED_NAMESPACE, vm.namespace()),
         (annotation::SIMULATED_OWNER, &owner),
-        (annotation::SIMULATED_PROVIDER_ID, &view.provider_id),
+        (annotation::SIMULATED_PROVIDER_ID, &vm.provider_id),
     ]);
     let provider_id = match view.config.nodes.provider_id {
-        NodeIdSpelling::Cloud => template.node_provider_id(&view.provider_id),
-        NodeIdSpelling::Machine => view.provider_id.clone(),
+        NodeIdSpelling::Cloud => template.node_provider_id(&vm.provider_id),
+        NodeIdSpelling::Machine => vm.provider_id.to_string(),
     };
     annotations.extend(template.annotations.iter().map(|(key, value)| (key.as_str(), value.as_str())));
     json!({
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": view.name, "labels": labels, "annotations": annotations},
+        "metadata": {"name": vm.node_name(), "labels": labels, "annotations": annotations},
         "spec": {"providerID": provider_id, "taints": template.taints},
         "status": {
             "capacity": template.capacity,
             "allocatable": allocatable(view),
             "addresses": [
                 {"type": "InternalIP", "address": view.address.to_string()},
-                {"type": "Hostname", "address": view.name},
+                {"type": "Hostname", "address": vm.node_name()},
             ],
-            "conditions": conditions(view.stage, now),
+            "conditions": conditions(vm.node, now),
             "nodeInfo": {
                 "architecture": template.architecture, "operatingSystem": "linux", "osImage": "virtual",
                 "kernelVersion": "virtual", "containerRuntimeVersion": "virtual://1", "kubeletVersion": version,
@@ -147,17 +147,13 @@ pub fn node_heartbeat(stage: NodeStage, now: Timestamp) -> Value {
     json!({"status": {"conditions": renewed.collect::<Vec<_>>()}})
 }
 
-/// The Lease of a Node. Without the UID of the Node it has no owner, and is not deleted with the Node.
+/// The Lease of a Node. It is deleted with the Node.
 pub fn lease(node: &str, uid: &str, duration_seconds: u64, now: Timestamp) -> Value {
-    let owners: Vec<Value> = if uid.is_empty() {
-        Vec::new()
-    } else {
-        vec![json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid})]
-    };
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
     json!({
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
-        "metadata": {"name": node, "namespace": "kube-node-lease", "ownerReferences": owners},
+        "metadata": {"name": node, "namespace": "kube-node-lease", "ownerReferences": [owner]},
         "spec": {"holderIdentity": node, "leaseDurationSeconds": duration_seconds, "renewTime": micros(now)},
     })
 }

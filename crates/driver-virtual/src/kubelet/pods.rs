@@ -2,19 +2,18 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use controller_runtime::{error::ApiError, key::ObjectKey};
-use futures::{FutureExt, future::BoxFuture};
+use controller_runtime::key::ObjectKey;
 use kube_values::duration::GoDuration;
 
 use super::{
-    BY_NODE, Done, Job, Kubelet, back_off, log_call_error,
+    BY_NODE, Call, Job, Kubelet, call,
     objects::{self, PodShows},
-    target::{PatchKind, is_conflict, is_final},
+    target::PatchKind,
     watched::{PodFacts, Watched},
 };
 
 /// A step of a Pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PodStep {
     /// Show that the Pod runs.
     Start,
@@ -40,7 +39,6 @@ enum Stage {
 pub(super) struct PodRecord {
     uid: String,
     stage: Stage,
-    failures: u32,
 }
 
 impl PodRecord {
@@ -48,15 +46,6 @@ impl PodRecord {
     pub(super) fn uses_volumes(&self) -> bool {
         self.stage != Stage::Over
     }
-}
-
-/// A finished call for a Pod.
-#[derive(Debug)]
-pub(super) struct PodDone {
-    key: ObjectKey,
-    uid: String,
-    step: PodStep,
-    result: Result<(), ApiError>,
 }
 
 fn path_of(key: &ObjectKey) -> String {
@@ -86,7 +75,7 @@ impl Kubelet {
         if !facts.claims.is_empty() {
             self.volumes_changed(&facts.node);
         }
-        let new = || PodRecord { uid: pod.uid.clone(), stage: Stage::New, failures: 0 };
+        let new = || PodRecord { uid: pod.uid.clone(), stage: Stage::New };
         let record = self.pods.entry(key.clone()).or_insert_with(new);
         if record.uid != pod.uid {
             *record = new();
@@ -122,7 +111,7 @@ impl Kubelet {
         self.schedule(after, Job::Pod(key.clone(), step));
     }
 
-    pub(super) fn begin_pod(&mut self, key: &ObjectKey, step: PodStep) -> Option<BoxFuture<'static, Done>> {
+    pub(super) fn begin_pod(&mut self, key: &ObjectKey, step: PodStep) -> Option<Call> {
         let (record, pod) = (self.pods.get_mut(key)?, self.watched_pods.get(key)?);
         let node = self.nodes.get_mut(pod.facts.node.as_str()).filter(|node| node.works());
         let Some(node) = node else {
@@ -130,24 +119,14 @@ impl Kubelet {
             record.stage = Stage::New;
             return None;
         };
-        let wanted = matches!(
-            (step, record.stage),
-            (PodStep::Start, Stage::Starting) | (PodStep::Complete, Stage::Running) | (PodStep::End, Stage::Ending)
-        );
-        if !wanted {
-            return None;
-        }
-        let (target, key, uid) = (self.target.clone(), key.clone(), record.uid.clone());
-        let shows = match step {
-            PodStep::Start => PodShows::Running,
-            PodStep::Complete => PodShows::Succeeded,
-            PodStep::End => {
-                let work = async move {
-                    let result = target.delete(&path_of(&key), &uid).await;
-                    Done::Pod(PodDone { key, uid, step, result })
-                };
-                return Some(work.boxed());
+        let (target, path, uid) = (self.target.clone(), path_of(key), record.uid.clone());
+        let shows = match (step, record.stage) {
+            (PodStep::Start, Stage::Starting) => PodShows::Running,
+            (PodStep::Complete, Stage::Running) => PodShows::Succeeded,
+            (PodStep::End, Stage::Ending) => {
+                return Some(call(async move { target.delete(&path, &uid).await }, |_, ()| ()));
             }
+            _ => return None,
         };
         let vm = node.vm;
         let (view, now) = self.shared.with(|cloud, now| (cloud.node_view(vm), now));
@@ -157,40 +136,22 @@ impl Kubelet {
         }
         let address = Ipv4Addr::from_bits(view.pod_network.to_bits() + 2 + u32::from(node.pods_started) % 253);
         let patch = objects::pod_status(&pod, shows, view.address, address, now);
-        let work = async move {
-            let path = format!("{}/status", path_of(&key));
-            let result = target.patch(&path, PatchKind::Strategic, &patch).await;
-            Done::Pod(PodDone { key, uid, step, result })
-        };
-        Some(work.boxed())
+        let show = async move { target.patch(&format!("{path}/status"), PatchKind::Strategic, &patch).await };
+        let key = key.clone();
+        Some(call(show, move |kubelet, ()| kubelet.on_pod_shown(key, &uid, shows)))
     }
 
-    pub(super) fn on_pod_done(&mut self, done: PodDone) {
-        let PodDone { key, uid, step, result } = done;
+    fn on_pod_shown(&mut self, key: ObjectKey, uid: &str, shown: PodShows) {
         let Some(record) = self.pods.get_mut(&key).filter(|record| record.uid == uid) else { return };
-        match result {
-            Ok(()) => {
-                record.failures = 0;
-                match (step, record.stage) {
-                    (PodStep::Start, Stage::Starting) => {
-                        record.stage = Stage::Running;
-                        if let Some(length) = self.watched_pods.get(&key).and_then(|pod| run_length(&pod)) {
-                            self.schedule(length, Job::Pod(key, PodStep::Complete));
-                        }
-                    }
-                    (PodStep::Complete, Stage::Running) => record.stage = Stage::Over,
-                    _ => {}
+        match (shown, record.stage) {
+            (PodShows::Running, Stage::Starting) => {
+                record.stage = Stage::Running;
+                if let Some(length) = self.watched_pods.get(&key).and_then(|pod| run_length(&pod)) {
+                    self.schedule(length, Job::Pod(key, PodStep::Complete));
                 }
             }
-            // The Pod no longer exists, or there is another Pod with its name.
-            Err(error) if error.is_not_found() || is_conflict(&error) => {}
-            Err(error) => {
-                let path = path_of(&key);
-                log_call_error("pod", &path, &error);
-                record.failures += 1;
-                let after = back_off(&path, if is_final(&error) { 6 } else { record.failures });
-                self.schedule(after, Job::Pod(key, step));
-            }
+            (PodShows::Succeeded, Stage::Running) => record.stage = Stage::Over,
+            _ => {}
         }
     }
 }

@@ -5,18 +5,12 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use controller_runtime::{error::ApiError, snapshot::Snapshot};
-use futures::FutureExt;
+use controller_runtime::snapshot::Snapshot;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume};
 use serde_json::{Value, json};
 
 use super::{
-    BY_NODE, Job, Kubelet,
-    attachments::is_attached,
-    back_off, log_call_error,
-    nodes::{Call, Effect, NodeJob, Writing},
-    pods::PodRecord,
-    target::{PatchKind, is_final},
+    BY_NODE, Call, Job, Kubelet, attachments::is_attached, call, nodes::NodeJob, pods::PodRecord, target::PatchKind,
 };
 
 /// A volume with its name in Nodes, and its claim.
@@ -78,45 +72,19 @@ impl Kubelet {
         }
     }
 
-    pub(super) fn begin_volumes(&mut self, name: &Arc<str>, path: String) -> Option<Call> {
+    pub(super) fn begin_volumes(&mut self, name: &Arc<str>) -> Option<Call> {
         let wanted = self.volumes_of(name);
-        let record = self.nodes.get_mut(name).filter(|record| record.is_shown())?;
-        if record.writing_volumes != Writing::No {
-            record.writing_volumes = Writing::Outdated;
-            return None;
-        }
-        if record.volumes == wanted {
-            return None;
-        }
-        record.writing_volumes = Writing::Yes;
-        let target = self.target.clone();
+        let record = self.nodes.get(name).filter(|record| record.is_shown() && record.volumes != wanted)?;
+        let (target, name, vm) = (self.target.clone(), Arc::clone(name), record.vm);
         let write = async move {
-            target.patch(&format!("{path}/status"), PatchKind::Merge, &wanted.patch()).await?;
-            Ok(Effect::ShowsVolumes(wanted))
+            target.patch(&format!("/api/v1/nodes/{name}/status"), PatchKind::Merge, &wanted.patch()).await?;
+            Ok((name, wanted))
         };
-        Some(write.boxed())
-    }
-
-    pub(super) fn on_volumes_done(&mut self, name: Arc<str>, result: Result<Effect, ApiError>) {
-        let Some(record) = self.nodes.get_mut(&name) else { return };
-        let is_outdated = std::mem::take(&mut record.writing_volumes) == Writing::Outdated;
-        match result {
-            Ok(effect) => {
-                if let Effect::ShowsVolumes(volumes) = effect {
-                    record.volumes = volumes;
-                }
-                if is_outdated {
-                    self.queue.push_back(Job::Node(name, NodeJob::Volumes));
-                }
+        Some(call(write, move |kubelet, (name, shown)| {
+            if let Some(record) = kubelet.nodes.get_mut(&name).filter(|record| record.vm == vm) {
+                record.volumes = shown;
             }
-            // A Node shows its volumes when it is registered again.
-            Err(error) if error.is_not_found() => {}
-            Err(error) => {
-                log_call_error("node's volumes", &name, &error);
-                let after = back_off(&name, if is_final(&error) { 6 } else { 1 });
-                self.schedule(after, Job::Node(name, NodeJob::Volumes));
-            }
-        }
+        }))
     }
 }
 

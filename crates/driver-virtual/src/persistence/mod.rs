@@ -212,7 +212,7 @@ impl Keeper {
         // A snapshot at the start prevents that the stored data grows with each restart.
         let mut journal = Journal { sink, is_known: false };
         journal.write(&cloud.snapshot(), true).await?;
-        drop(cloud.take_changes());
+        cloud.forget_changes();
         Ok(Self { journal: Some(Arc::new(tokio::sync::Mutex::new(journal))), durable })
     }
 
@@ -226,7 +226,10 @@ impl Keeper {
     /// # Errors
     /// If the write failed. The next commit writes the changes then.
     pub async fn commit<'a>(&self, cloud: impl Fn() -> MutexGuard<'a, Cloud>) -> Result<(), StateError> {
-        let Some(journal) = &self.journal else { return Ok(()) };
+        let Some(journal) = &self.journal else {
+            cloud().forget_changes();
+            return Ok(());
+        };
         let revision = cloud().revision();
         let is_durable = || self.durable.load(Ordering::Acquire) >= revision;
         if is_durable() {
