@@ -88,7 +88,13 @@ impl WebhookClient {
             .header(header::ACCEPT, "application/json")
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
-        let answer = self.pool(address, bundle)?.request(request).await.map_err(|error| innermost(&error))?;
+        let pool = self.pool(address, bundle)?;
+        let answer = match pool.request(request.clone()).await {
+            // The webhook may have closed an idle connection while this review was sent on it.
+            Err(error) if !error.is_connect() => pool.request(request).await,
+            sent => sent,
+        };
+        let answer = answer.map_err(|error| innermost(&error))?;
         let status = answer.status();
         let bytes =
             Limited::new(answer.into_body(), ANSWER_LIMIT).collect().await.map_err(|error| error.to_string())?;

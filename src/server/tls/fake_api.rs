@@ -81,6 +81,11 @@ impl FakeApi {
         self.0.lock().unwrap().faults.push_back((method, path_end, code));
     }
 
+    /// The requests that are still to fail.
+    pub(super) fn faults_left(&self) -> usize {
+        self.0.lock().unwrap().faults.len()
+    }
+
     /// Nobody may touch paths that contain this any more.
     pub(super) fn forbid(&self, part: &'static str) {
         self.0.lock().unwrap().forbidden.push(part);

@@ -320,6 +320,22 @@ async fn faults_are_outlived() {
     until(&api, || all_hold_the_stored_bundle(&api) && replica.health.readiness() == Readiness::Ready).await;
 }
 
+/// The certificate lacks a name, and the API server refuses each write of the Secret.
+#[tokio::test(start_paused = true)]
+async fn refused_writes_of_the_secret_are_repeated_with_growing_pauses() {
+    let api = FakeApi::new();
+    api.put(VALIDATING, webhooks());
+    let _replica = replica(&api);
+    until(&api, || all_hold_the_stored_bundle(&api)).await;
+    (0..1000).for_each(|_| api.fail_next(Method::PUT, "/secrets/certs", 500));
+    api.change(VALIDATING, |object| {
+        object["webhooks"][0]["clientConfig"]["url"] = json!("https://127.0.0.1:9443/validate")
+    });
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let writes = 1000 - api.faults_left();
+    assert!((20..=40).contains(&writes), "{writes}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_forbidden_is_passed_over() {
     let api = FakeApi::new();

@@ -58,7 +58,7 @@ struct Intended {
 #[derive(Default)]
 pub(super) struct Memory {
     seen: Seen,
-    /// The problem that was reported last, until the watch works.
+    /// The problem that was reported last, until the watch or a write succeeds.
     reported: Option<ApiError>,
     last_good: Option<CertSecret>,
     intended: Option<Intended>,
@@ -114,11 +114,12 @@ impl SelfManaged {
         match self.write(found.as_deref(), &desired).await {
             Ok(written) => {
                 info!(secret = %self.display(), step = ?Brief(&step), "wrote the certificate Secret");
+                locked(&self.memory).reported = None;
                 self.learn(&before, Seen::Known(Some(Arc::new(written))));
                 Outcome::LookAgain(Duration::ZERO, "another step may be due")
             }
             Err(problem) => {
-                self.report(&problem, "write");
+                self.report_once(problem.clone(), "write", &mut locked(&self.memory).reported);
                 // The loser of a race reads at once what the winner wrote, lest it undo the winner's CA bundles.
                 self.learn(&before, Seen::Unknown);
                 Outcome::Retry(problem.to_string())
@@ -149,8 +150,9 @@ impl SelfManaged {
             CertPlan::Keep { .. } => Ok(memory.last_good.clone()),
             step => {
                 let at = self.time_for(step, intended.as_ref());
+                // A step whose write fails keeps its time: a new wait would end the back-off of the queue.
+                memory.intended = Some(Intended { step: step.clone(), at });
                 if at > Instant::now() {
-                    memory.intended = Some(Intended { step: step.clone(), at });
                     return Err(Outcome::LookAgain(at - Instant::now(), "another replica may be faster"));
                 }
                 carry_out(step, memory.last_good.clone(), now, &settings, || (self.shared.entropy)())

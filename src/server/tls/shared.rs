@@ -105,9 +105,9 @@ impl Shared {
             changed
         });
         if changed {
-            (0..self.targets.len()).for_each(|place| self.queue.add(Subject::Bundle(place)));
-            // Without targets there is nobody to tell.
+            // Without targets, no caller needs the bundle. With targets, this comes first: their passes say when all of them hold it.
             self.held_by_all(self.bundle().filter(|_| self.targets.is_empty()));
+            (0..self.targets.len()).for_each(|place| self.queue.add(Subject::Bundle(place)));
         }
     }
 

@@ -38,6 +38,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct PodRecord {
     uid: String,
+    node: String,
     stage: Stage,
 }
 
@@ -68,6 +69,11 @@ impl Kubelet {
             }
             return;
         }
+        // The deletion of an earlier Pod of this name is not always seen.
+        let is_another = self.pods.get(key).is_some_and(|record| record.uid != pod.uid);
+        if is_another && let Some(earlier) = self.pods.remove(key) {
+            self.volumes_changed(&earlier.node);
+        }
         let settings = self.config().pods.clone();
         if !settings.run || !self.nodes.contains_key(facts.node.as_str()) {
             return;
@@ -75,11 +81,8 @@ impl Kubelet {
         if !facts.claims.is_empty() {
             self.volumes_changed(&facts.node);
         }
-        let new = || PodRecord { uid: pod.uid.clone(), stage: Stage::New };
+        let new = || PodRecord { uid: pod.uid.clone(), node: facts.node.clone(), stage: Stage::New };
         let record = self.pods.entry(key.clone()).or_insert_with(new);
-        if record.uid != pod.uid {
-            *record = new();
-        }
         let (step, after) = match (facts.deleting, facts.phase.as_str(), record.stage) {
             (Some(_), _, Stage::Ending) => return,
             (Some(_), ..) if facts.refuses => {
