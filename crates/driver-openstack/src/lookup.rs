@@ -229,6 +229,16 @@ pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
+/// The ports of a project. All ports for a login without a project.
+pub fn ports_of_project(ports: Vec<Port>, project: Option<&str>) -> Vec<Port> {
+    // Neutron ignores filters that it does not know. Then it does not show the field either.
+    let is_of_project = |port: &Port| match (port.project_id.as_deref(), project) {
+        (Some(of), Some(project)) => of == project,
+        (None, _) | (_, None) => true,
+    };
+    ports.into_iter().filter(is_of_project).collect()
+}
+
 /// The ports that belong to one of the owners.
 pub fn our_ports(ports: Vec<Port>, owners: &[OwnerTags]) -> Vec<Port> {
     ports.into_iter().filter(|port| owners.iter().any(|owner| owns_port(owner, port))).collect()

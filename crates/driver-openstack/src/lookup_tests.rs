@@ -72,6 +72,17 @@ fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Optio
     assert_eq!(owns_port(&owner(), &port), expected);
 }
 
+#[rstest]
+#[case::the_own_one(Some("p"), Some("p"), true)]
+#[case::another_one(Some("p"), Some("q"), false)]
+#[case::of_the_network_service(Some("p"), Some(""), false)]
+#[case::none_is_shown(Some("p"), None, true)]
+#[case::a_login_without_a_project(None, Some("q"), true)]
+fn a_port_is_of_a_project(#[case] project: Option<&str>, #[case] of: Option<&str>, #[case] expected: bool) {
+    let port = Port { project_id: of.map(str::to_owned), ..port("p-1") };
+    assert_eq!(ports_of_project(vec![port], project).len(), usize::from(expected));
+}
+
 #[test]
 fn tags_of_others_stay() {
     let port = Port { tags: vec!["x".to_owned(), "kubernetes.io-cluster-c".to_owned()], ..Port::default() };

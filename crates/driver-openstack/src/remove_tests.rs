@@ -15,6 +15,9 @@ use crate::{
 
 const FORBIDDEN: Fault = Fault::Error(403, "{}");
 
+/// The description of the driver's ports.
+const MARK: &str = "made by machine-controller-manager for kubernetes.io-cluster-shoot kubernetes.io-role-node";
+
 #[tokio::test(start_paused = true)]
 async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
     let rig = Rig::new(json!({}));
@@ -114,6 +117,24 @@ async fn ports_of_other_owners_and_of_another_server_stay() {
     rig.port("p-foreign", json!({"tags": ["x"]}));
     rig.delete().await.unwrap();
     assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
+}
+
+/// Neutron shows the ports of all projects to a login with the role `admin`.
+#[tokio::test(start_paused = true)]
+async fn ports_of_other_projects_are_neither_used_nor_listed_nor_deleted() {
+    let rig = Rig::new(json!({}));
+    rig.port("p-foreign", json!({"project_id": "another", "description": MARK}));
+    assert_eq!(rig.list().await.unwrap(), []);
+    rig.create().await.unwrap();
+    rig.port("p-spoofed", json!({"project_id": "another", "device_id": rig.servers()[0], "allowed_address_pairs": []}));
+    rig.status().await.unwrap();
+    rig.initialize().await.unwrap();
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ports(), ["p-foreign", "p-spoofed"]);
+    let state = rig.cloud.state();
+    assert!(state.ports[1]["allowed_address_pairs"] == json!([]), "the port of another project is not changed");
+    let mut lists = state.log.iter().filter(|(line, _)| line.starts_with("GET /ports?"));
+    assert!(lists.all(|(line, _)| line.contains("project_id=project-1")), "{:?}", state.log);
 }
 
 /// A user edits the tags of a class that has machines.
