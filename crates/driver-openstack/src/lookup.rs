@@ -155,8 +155,10 @@ pub fn listed(region: &str, server: Server) -> ListedVm {
     }
 }
 
-/// The ports and volumes of an owner whose server is deleted, one for each machine: a deletion deletes all of a machine. Their ids stand for the
-/// deleted server, so that orphans whose deletion was refused or interrupted are found again.
+/// The ports and volumes that the driver has made for an owner and whose server is deleted, one for each machine: a deletion deletes all of a
+/// machine. Their ids stand for the deleted server, so that orphans whose deletion was refused or interrupted are found again.
+///
+/// The mark of the driver counts. The keys of the owner alone prove nothing: other programs and users give them to what they make for a cluster.
 ///
 /// `servers` are all servers of the owner. What has the name of one of them goes with it.
 pub fn leftovers(
@@ -167,9 +169,11 @@ pub fn leftovers(
     volumes: Vec<Volume>,
 ) -> Vec<ListedVm> {
     let mut names: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
-    let ports = our_ports(ports, std::slice::from_ref(owner)).into_iter().filter(|port| port.device_id.is_empty());
+    let is_marked = |port: &Port| port.description.as_deref() == Some(&mark(owner));
+    let ports = ports.into_iter().filter(|port| is_marked(port) && port.device_id.is_empty());
     let volumes = our_volumes(volumes, std::slice::from_ref(owner))
         .into_iter()
+        .filter(|volume| volume.metadata.contains_key(MADE_FOR))
         .filter(|volume| volume.attachments.is_empty() && matches!(Disk::of(volume), Disk::Ready | Disk::Broken));
     let ports = ports.map(|port| (port.id, port.name, port.created_at));
     let volumes = volumes.map(|volume| (volume.id, volume.name.unwrap_or_default(), volume.created_at));

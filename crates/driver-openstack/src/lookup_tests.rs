@@ -270,10 +270,12 @@ fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
         port("p-1"),
         named("m-2", port("p-2")),
         named("m-3", Port { device_id: "s-3".to_owned(), ..port("p-3") }),
-        named("m-4", Port { description: None, ..port("p-4") }),
+        named("vip", Port { description: None, tags: owner().keys().map(str::to_owned).collect(), ..port("p-4") }),
         named("", port("p-5")),
     ];
     let of = |id: &str, name: &str, status: &str| Volume { name: Some(name.to_owned()), ..volume(id, status) };
+    let mut without_mark = volume("v", "available").metadata;
+    without_mark.remove(MADE_FOR);
     let attached = vec![Attachment { server_id: "s-7".to_owned() }];
     let volumes = vec![
         of("v-1", "m-1", "available"),
@@ -283,6 +285,7 @@ fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
         Volume { attachments: attached, ..of("v-7", "m-7", "error") },
         of("v-8", "m-8", "in-use"),
         Volume { metadata: BTreeMap::new(), ..of("v-9", "m-9", "available") },
+        Volume { metadata: without_mark, ..of("v-10", "data", "available") },
     ];
     let servers = [Server { name: "m-2".to_owned(), ..server("ACTIVE", None) }];
     let left = leftovers("eu-1", &owner(), &servers, ports, volumes);

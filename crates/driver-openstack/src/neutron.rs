@@ -1,5 +1,7 @@
 //! The requests to Neutron and their answers.
 
+use std::iter;
+
 use cloud_client::{Failure, Repeat, http::Method};
 use machine_driver::OwnerTags;
 use serde::Deserialize;
@@ -56,29 +58,26 @@ pub struct Subnet {
 impl Session<'_> {
     /// The ports with this name in the project, of any owner.
     pub async fn ports_named(&self, name: &str) -> Result<Vec<Port>, Failure> {
-        let found = self.ports("looking for the server's port", &[("name", name)]).await?;
+        let found = self.ports("looking for the server's port", ("name", name)).await?;
         Ok(found.into_iter().filter(|port| port.name == name).collect())
     }
 
     /// The ports of a server.
     pub async fn ports_of(&self, server: &str) -> Result<Vec<Port>, Failure> {
-        let found = self.ports("looking for the server's ports", &[("device_id", server)]).await?;
+        let found = self.ports("looking for the server's ports", ("device_id", server)).await?;
         Ok(found.into_iter().filter(|port| port.device_id == server).collect())
     }
 
-    /// The ports that the owner's tags or description are on. The driver writes the description, and drivers of other programs only the tags.
+    /// The ports that the driver has made for the owner.
     pub async fn ports_of_owner(&self, owner: &OwnerTags) -> Result<Vec<Port>, Failure> {
-        let tags = owner.keys().collect::<Vec<_>>().join(",");
-        let mut found = self.ports("listing ports", &[("description", &lookup::mark(owner))]).await?;
-        found.extend(self.ports("listing ports", &[("tags", &tags)]).await?);
-        Ok(found)
+        self.ports("listing ports", ("description", &lookup::mark(owner))).await
     }
 
-    /// The ports of the login's project that pass these filters. Neutron shows the ports of all projects to a login with the role `admin`.
-    async fn ports(&self, what: &str, filters: &[(&str, &str)]) -> Result<Vec<Port>, Failure> {
+    /// The ports of the login's project that pass a filter. Neutron shows the ports of all projects to a login with the role `admin`.
+    async fn ports(&self, what: &str, filter: (&str, &str)) -> Result<Vec<Port>, Failure> {
         let project = self.project().await?;
         let of_project = project.as_deref().map(|project| ("project_id", project));
-        let filters: Vec<_> = filters.iter().copied().chain(of_project).collect();
+        let filters: Vec<_> = iter::once(filter).chain(of_project).collect();
         let path = format!("/ports?{}", query(&filters));
         let found = self.list(Operation::get(Service::Network, what, &path), "ports").await?;
         Ok(lookup::ports_of_project(found, project.as_deref()))

@@ -229,6 +229,17 @@ async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] request:
     assert_eq!(rig.list().await.unwrap(), []);
 }
 
+/// Other programs give the keys of the pool to what they make, for example to the port of a virtual address.
+#[tokio::test(start_paused = true)]
+async fn what_the_driver_has_not_made_is_not_listed() {
+    let rig = Rig::new(with_volume());
+    rig.port("p-vip", json!({"name": "vip"}));
+    let data = json!({"id": "v-data", "name": "data", "status": "available", "attachments": [], "metadata": {CLUSTER: "1", ROLE: "1"}});
+    rig.cloud.state().volumes.push(data);
+    assert_eq!(rig.list().await.unwrap(), []);
+    assert_eq!(rig.cloud.asked("GET /ports").len(), 1);
+}
+
 #[rstest]
 #[case::without_a_right(&[], &[FORBIDDEN])]
 #[case::without_an_access_rule(&[], &[Fault::Error(401, "{}"), Fault::Error(401, "{}")])]
