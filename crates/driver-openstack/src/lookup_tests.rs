@@ -276,7 +276,7 @@ fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
     let of = |id: &str, name: &str, status: &str| Volume { name: Some(name.to_owned()), ..volume(id, status) };
     let mut without_mark = volume("v", "available").metadata;
     without_mark.remove(MADE_FOR);
-    let attached = vec![Attachment { server_id: "s-7".to_owned() }];
+    let attached = vec![Attachment { server_id: Some("s-7".to_owned()) }];
     let volumes = vec![
         of("v-1", "m-1", "available"),
         of("v-2", "m-2", "available"),

@@ -351,6 +351,20 @@ async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
     assert!(rig.is_empty());
 }
 
+/// An operator can attach a volume to a host.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_host_has_is_in_use() {
+    let rig = Rig::new(with_volume());
+    let metadata = json!({CLUSTER: "1", ROLE: "1", "machine-controller-manager-made-for": "uid-1 i-linux 20"});
+    let attachments = json!([{"server_id": null, "host_name": "h", "device": "/dev/vdb"}]);
+    let volume =
+        json!({"id": "v-a", "name": "m-1", "status": "available", "metadata": metadata, "attachments": attachments});
+    rig.cloud.state().volumes.push(volume);
+    assert_eq!(rig.list().await.unwrap(), []);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.volumes(), ["v-a"]);
+}
+
 /// Cinder may show a volume as available while it is still attached.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_is_detached_in_a_moment_is_waited_for() {

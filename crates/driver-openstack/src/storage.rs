@@ -26,11 +26,12 @@ pub struct Volume {
     pub created_at: Option<String>,
 }
 
-/// The attachment of a volume to a server.
+/// The attachment of a volume to a server or a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
-    pub server_id: String,
+    /// `None` for a host.
+    pub server_id: Option<String>,
 }
 
 impl Session<'_> {
