@@ -16,6 +16,10 @@ fn owner() -> OwnerTags {
     crate::spec::owner_tags(keys.iter()).unwrap()
 }
 
+fn owners() -> Owners {
+    Owners::of_class(owner())
+}
+
 #[rstest]
 #[case::ours("openstack:///eu-1/5b1a04d9-5a2c", Some((Some("eu-1"), "5b1a04d9-5a2c")))]
 #[case::as_the_controller_manager_writes_it("openstack:///5b1a04d9", Some((None, "5b1a04d9")))]
@@ -69,7 +73,7 @@ fn a_fault_has_its_code(#[case] fault: Option<&str>, #[case] code: Code) {
 fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Option<&str>, #[case] expected: bool) {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     let port = Port { tags, description: description.map(str::to_owned), ..Port::default() };
-    assert_eq!(owns_port(&owner(), &port), expected);
+    assert_eq!(own_port(&owners(), &port), expected);
 }
 
 #[rstest]
@@ -174,7 +178,7 @@ enum Said {
 #[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Said::OfNoUse)]
 #[case::of_another_owner(Port { description: None, ..port("p") }, Said::NotOurs)]
 fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Said) {
-    let said = match earlier_port(vec![made.clone()], &[owner()], &spec(), &strings(&["g-2", "g-1"])) {
+    let said = match earlier_port(vec![made.clone()], &owners(), &spec(), &strings(&["g-2", "g-1"])) {
         Earlier::OfUse(port) => (port == made).then_some(Said::OfUse),
         Earlier::Taken(port) => (port == made).then_some(Said::Taken),
         Earlier::OfNoUse(ports) if ports.is_empty() => Some(Said::NotOurs),
@@ -191,7 +195,7 @@ fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&st
     let mut spec = spec();
     spec.security_groups.clear();
     let made = Port { security_groups: strings(groups), ..port("p") };
-    let earlier = earlier_port(vec![made], &[owner()], &spec, &strings(&["g-default"]));
+    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]));
     assert_eq!(earlier.of_use().is_some(), is_of_use);
 }
 
@@ -200,7 +204,7 @@ fn one_of_several_earlier_ports_is_enough() {
     let old = Port { security_groups: Vec::new(), ..port("old") };
     let used = Port { device_id: "s".to_owned(), ..port("used") };
     let of = |ports: &[&Port]| {
-        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &[owner()], &spec(), &strings(&["g-1", "g-2"]))
+        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &owners(), &spec(), &strings(&["g-1", "g-2"]))
     };
     assert_eq!(of(&[&old, &used, &port("p")]), Earlier::OfUse(port("p")));
     assert_eq!(of(&[&old, &used]), Earlier::Taken(used));
@@ -228,14 +232,14 @@ fn an_earlier_volume_is_used_if_it_was_made_for_the_machine(
     #[case] wanted: &str,
     #[case] expected: Said,
 ) {
-    let said = match earlier_volume(vec![volume("v", status)], &[owner()], wanted) {
+    let said = match earlier_volume(vec![volume("v", status)], &owners(), wanted) {
         Earlier::OfUse(_) => Said::OfUse,
         Earlier::Taken(_) => Said::Taken,
         Earlier::OfNoUse(_) => Said::OfNoUse,
     };
     assert_eq!(said, expected);
     assert_eq!(
-        earlier_volume(vec![volume("v", status)], &[], wanted),
+        earlier_volume(vec![Volume { metadata: BTreeMap::new(), ..volume("v", status) }], &owners(), wanted),
         Earlier::OfNoUse(Vec::new()),
         "of another owner"
     );

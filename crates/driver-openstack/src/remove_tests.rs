@@ -329,6 +329,35 @@ async fn a_state_with_keys_of_another_cluster_is_not_believed() {
     assert_eq!(rig.servers(), ["s-a"]);
 }
 
+/// The class had only the key that two clusters share, and the key of its own cluster was added.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_owner_does_not_reach_another_cluster() {
+    const SHARED: &str = "kubernetes.io-cluster-shared";
+    let rig = Rig::new(with_volume())
+        .edited(json!({"tags": {SHARED: "1"}}))
+        .keeping(Some(json!({"owners": [[SHARED, ROLE]], "volumes": true}).to_string()));
+    let theirs = json!({SHARED: "1", "kubernetes.io-cluster-theirs": "1", ROLE: "1"});
+    rig.server("s-a", json!({"metadata": theirs, "status": "SHUTOFF"}));
+    rig.cloud.state().servers[0]["metadata"] = theirs.clone();
+    rig.port("p-a", json!({"tags": [SHARED, "kubernetes.io-cluster-theirs", ROLE]}));
+    let volume = json!({"id": "v-a", "name": "m-1", "status": "available", "metadata": theirs, "attachments": []});
+    rig.cloud.state().volumes.push(volume);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    let made = rig.create().await.unwrap();
+    assert_ne!(made.vm.provider_id, "openstack:///eu-1/s-a");
+    rig.delete().await.unwrap();
+    assert_eq!((rig.servers(), rig.ports(), rig.volumes()), (strings(&["s-a"]), strings(&["p-a"]), strings(&["v-a"])));
+    // What the earlier class itself has made still belongs to the machine.
+    rig.server("s-b", json!({}));
+    rig.cloud.state().servers[1]["metadata"] = json!({SHARED: "1", ROLE: "1", "note": "x"});
+    rig.delete().await.unwrap();
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
 /// Cinder deletes no volume that has snapshots.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
