@@ -365,7 +365,8 @@ fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
     let pods: Vec<_> = spec.pod_networks().into_iter().map(network_of).collect();
     let passing = port.allowed_address_pairs.iter().map(|pair| pair["ip_address"].as_str().and_then(network_of));
     port.network_id == spec.network_id
-        && subnets == spec.subnets()
+        // Neutron adds the network's subnets with SLAAC, which the class does not name.
+        && subnets.is_superset(&spec.subnets())
         && are_groups_right
         && passing.into_iter().all(|network| pods.contains(&network))
 }

@@ -133,6 +133,10 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
+fn fixed_ip(subnet: &str) -> FixedIp {
+    FixedIp { subnet_id: subnet.to_owned() }
+}
+
 /// A free port of the owner as [`spec`] says.
 fn port(id: &str) -> Port {
     Port {
@@ -141,7 +145,7 @@ fn port(id: &str) -> Port {
         network_id: "n".to_owned(),
         description: Some(mark(&owner())),
         security_groups: strings(&["g-1", "g-2"]),
-        fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }, FixedIp { subnet_id: "s-2".to_owned() }],
+        fixed_ips: ["s-1", "s-2"].map(fixed_ip).into(),
         allowed_address_pairs: vec![json!({"ip_address": "100.64.1.0/10", "mac_address": "m"})],
         ..Port::default()
     }
@@ -170,7 +174,8 @@ enum Said {
 #[case::in_use_with_other_groups(Port { device_id: "s".to_owned(), security_groups: Vec::new(), ..port("p") }, Said::Taken)]
 #[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Said::NotOurs)]
 #[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Said::OfNoUse)]
-#[case::in_fewer_subnets(Port { fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }], ..port("p") }, Said::OfNoUse)]
+#[case::in_fewer_subnets(Port { fixed_ips: vec![fixed_ip("s-1")], ..port("p") }, Said::OfNoUse)]
+#[case::in_a_subnet_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Said::OfUse)]
 #[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Said::OfNoUse)]
 #[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Said::OfNoUse)]
 #[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Said::OfNoUse)]
