@@ -104,8 +104,7 @@ async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), S
 }
 
 async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    let found = cloud.volumes_named(name).await;
-    let found = cloud.volumes_if_any(memory.volumes, found).await?;
+    let found = cloud.volumes_if_any(memory.volumes, cloud.volumes_named(name)).await?;
     for volume in lookup::our_volumes(found, &memory.owners) {
         remove_volume(cloud, volume).await?;
     }

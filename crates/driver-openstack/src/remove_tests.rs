@@ -264,6 +264,18 @@ async fn a_class_without_volumes_needs_no_cinder(#[case] catalogue: &[&'static s
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cinder_that_hangs_does_not_delay_classes_without_volumes() {
+    let rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    let began = Instant::now();
+    rig.cloud.fails("GET /volumes", vec![Fault::Silence; 4]);
+    assert_eq!(rig.list().await.unwrap().len(), 1);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+}
+
 /// The second deletion does not find the server, which would show its volumes.
 #[rstest]
 #[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]
