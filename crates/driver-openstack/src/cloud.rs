@@ -195,6 +195,11 @@ impl Session<'_> {
         }
     }
 
+    /// The id of the login's project. `None` for a login without a project.
+    pub async fn project(&self) -> Result<Option<String>, Failure> {
+        Ok(self.token(None).await?.project.clone())
+    }
+
     /// Whether a failure of a service says that the login can't use the service at all: the catalogue lacks it, or the login has no right there.
     /// Access rules of an application credential show as a refused token. A refused login is no such failure.
     pub async fn is_kept_out(&self, failure: &Failure) -> bool {

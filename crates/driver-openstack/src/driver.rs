@@ -13,6 +13,7 @@ use crate::{
     cloud::{Clouds, Session},
     create::Creation,
     lookup::{self, Backing, State},
+    memory::Owners,
     nova::Server,
     options::{MachineStatus, OpenStackOptions},
     ports, remove,
@@ -145,10 +146,10 @@ async fn status(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<VmIdentity
 /// The servers of the owner, and what is left of servers of the owner that are deleted.
 async fn listed(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<Vec<ListedVm>, Status> {
     let Subject { spec, owner, memory, .. } = subject;
-    let servers = lookup::ours(cloud.servers().await?, std::slice::from_ref(owner));
+    let servers = lookup::ours(cloud.servers().await?, &Owners::of_class(owner.clone()));
     let ports = cloud.ports_of_owner(owner).await?;
-    let volumes = cloud.volumes_with(&spec.owner_metadata()?).await;
-    let volumes = cloud.volumes_if_any(memory.volumes, volumes).await?;
+    let metadata = spec.owner_metadata()?;
+    let volumes = cloud.volumes_if_any(memory.volumes, cloud.volumes_with(&metadata)).await?;
     let left = lookup::leftovers(cloud.region, owner, &servers, ports, volumes);
     Ok(servers.into_iter().map(|server| lookup::listed(cloud.region, server)).chain(left).collect())
 }

@@ -30,6 +30,9 @@ pub enum Fault {
     PairBefore(&'static str),
 }
 
+/// The project of the login.
+pub const PROJECT: &str = "project-1";
+
 /// The status of a server that is built.
 pub const ACTIVE: &str = "ACTIVE";
 
@@ -226,6 +229,7 @@ impl State {
         let catalog: Vec<Value> = self.catalogue.iter().map(service).collect();
         let body = json!({"token": {
             "issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T01:00:00Z", "catalog": catalog,
+            "project": {"id": PROJECT, "name": "machines", "domain": {"id": "default", "name": "Default"}},
         }});
         let mut answer = answer(201, &body);
         answer.headers.insert("x-subject-token", format!("t-{}", self.logins).parse().unwrap());
@@ -295,6 +299,7 @@ impl State {
                 let mut port = body["port"].clone();
                 let id = self.id("p");
                 port["id"] = json!(id);
+                port["project_id"] = json!(PROJECT);
                 port["device_id"] = json!("");
                 port["tags"] = json!([]);
                 port["revision_number"] = json!(1);
@@ -376,8 +381,11 @@ impl State {
         let query = queried(line);
         let asked: Vec<_> =
             query.iter().filter(|(name, _)| ["name", "id", "device_id"].contains(&name.as_str())).collect();
+        // The login has the role `admin`: Neutron shows it the ports of all projects, unless it asks for one.
+        let project = query.iter().find(|(name, _)| name == "project_id").map(|(_, value)| value);
         let found: Vec<Value> = all
             .into_iter()
+            .filter(|thing| project.is_none_or(|project| thing["project_id"] == *project.as_str()))
             .filter(|thing| {
                 asked.is_empty()
                     || asked.iter().any(|(name, value)| {
@@ -427,7 +435,7 @@ impl State {
                 let port = self.id("p");
                 self.ports.push(json!({
                     "id": port, "name": "", "network_id": network["uuid"], "device_id": id, "tags": [], "allowed_address_pairs": [],
-                    "revision_number": 1, "made_by_nova": true,
+                    "revision_number": 1, "made_by_nova": true, "project_id": PROJECT,
                 }));
             }
         }

@@ -65,11 +65,13 @@ impl Service {
     }
 }
 
-/// A token, the time until which it is used, and the catalogue of services.
+/// A token, the time until which it is used, its project and the catalogue of services.
 #[derive(Debug)]
 pub struct Token {
     /// The value that requests carry.
     pub secret: Secret,
+    /// The id of the login's project. `None` for a login without a project.
+    pub project: Option<String>,
     good_until: Instant,
     catalog: Vec<Entry>,
 }
@@ -84,7 +86,14 @@ struct Described {
     issued_at: Timestamp,
     expires_at: Timestamp,
     #[serde(default)]
+    project: Option<Project>,
+    #[serde(default)]
     catalog: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Project {
+    id: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -123,6 +132,7 @@ impl Token {
         let margin = (lifetime / 5).min(LONGEST_MARGIN);
         Ok(Self {
             secret: Secret::new(token),
+            project: described.project.map(|project| project.id),
             good_until: now + lifetime.saturating_sub(margin),
             catalog: described.catalog,
         })
@@ -180,7 +190,7 @@ mod tests {
     fn token(now: Instant) -> Token {
         let endpoint = |region: &str, interface: &str, url: &str| json!({"interface": interface, "region": region, "region_id": region, "url": url});
         let body = json!({"token": {
-            "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2026-01-01T00:00:30.000000Z",
+            "issued_at": "2026-01-01T00:00:00.000000Z", "expires_at": "2026-01-01T00:00:30.000000Z", "project": {"id": "p"},
             "catalog": [
                 {"type": "compute", "endpoints": [
                     endpoint("a", "internal", "http://inside/v2.1"), endpoint("a", "public", "http://a/v2.1"),
@@ -211,6 +221,11 @@ mod tests {
         let found = token(Instant::now()).url(service, region);
         assert_eq!(found.clone().ok().as_deref(), url);
         assert!(url.is_some() || found.unwrap_err().code == Code::FailedPrecondition);
+    }
+
+    #[test]
+    fn a_token_has_a_project() {
+        assert_eq!(token(Instant::now()).project.as_deref(), Some("p"));
     }
 
     #[test]

@@ -6,7 +6,10 @@ use jiff::Timestamp;
 use machine_driver::{Code, ListedVm, NodeAddress, OwnerTags, Status, VmIdentity};
 use serde_json::{Value, json};
 
-use crate::{bodies::MADE_FOR, errors, neutron::Port, nova::Server, rules::network_of, spec::Spec, storage::Volume};
+use crate::{
+    bodies::MADE_FOR, errors, memory::Owners, neutron::Port, nova::Server, rules::network_of, spec::Spec,
+    storage::Volume,
+};
 
 const PREFIX: &str = "openstack:///";
 
@@ -127,13 +130,9 @@ fn too_many(servers: &[Server]) -> Status {
 }
 
 /// The servers that belong to one of the owners and are not deleted.
-pub fn ours(servers: Vec<Server>, owners: &[OwnerTags]) -> Vec<Server> {
-    let is_ours = |server: &Server| owners.iter().any(|owner| owns(owner, server));
+pub fn ours(servers: Vec<Server>, owners: &Owners) -> Vec<Server> {
+    let is_ours = |server: &Server| owners.own(server.metadata.keys());
     servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
-}
-
-fn owns(owner: &OwnerTags, server: &Server) -> bool {
-    owner.own(|key| server.metadata.contains_key(key))
 }
 
 /// The server with the machine's provider id. `None` if it is deleted or belongs to another owner.
@@ -141,9 +140,9 @@ fn owns(owner: &OwnerTags, server: &Server) -> bool {
 /// A user may edit the tags of a class that has machines. Therefore a server belongs to the machine if it has the machine's name and at least one tag
 /// key of the class's cluster. Its other keys may differ.
 pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<Server> {
-    let is_of_cluster =
-        || server.name == machine && owner.share_a_cluster_with(|key| server.metadata.contains_key(key));
-    (State::of(&server) != State::Gone && (owns(owner, &server) || is_of_cluster())).then_some(server)
+    let has = |key: &str| server.metadata.contains_key(key);
+    let is_of_machine = owner.own(has) || server.name == machine && owner.share_a_cluster_with(has);
+    (State::of(&server) != State::Gone && is_of_machine).then_some(server)
 }
 
 /// A server in a list.
@@ -155,8 +154,10 @@ pub fn listed(region: &str, server: Server) -> ListedVm {
     }
 }
 
-/// The ports and volumes of an owner whose server is deleted, one for each machine: a deletion deletes all of a machine. Their ids stand for the
-/// deleted server, so that orphans whose deletion was refused or interrupted are found again.
+/// The ports and volumes that the driver has made for an owner and whose server is deleted, one for each machine: a deletion deletes all of a
+/// machine. Their ids stand for the deleted server, so that orphans whose deletion was refused or interrupted are found again.
+///
+/// The mark of the driver counts. The keys of the owner alone prove nothing: other programs and users give them to what they make for a cluster.
 ///
 /// `servers` are all servers of the owner. What has the name of one of them goes with it.
 pub fn leftovers(
@@ -167,9 +168,11 @@ pub fn leftovers(
     volumes: Vec<Volume>,
 ) -> Vec<ListedVm> {
     let mut names: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
-    let ports = our_ports(ports, std::slice::from_ref(owner)).into_iter().filter(|port| port.device_id.is_empty());
-    let volumes = our_volumes(volumes, std::slice::from_ref(owner))
+    let is_marked = |port: &Port| port.description.as_deref() == Some(&mark(owner));
+    let ports = ports.into_iter().filter(|port| is_marked(port) && port.device_id.is_empty());
+    let volumes = our_volumes(volumes, &Owners::of_class(owner.clone()))
         .into_iter()
+        .filter(|volume| volume.metadata.contains_key(MADE_FOR))
         .filter(|volume| volume.attachments.is_empty() && matches!(Disk::of(volume), Disk::Ready | Disk::Broken));
     let ports = ports.map(|port| (port.id, port.name, port.created_at));
     let volumes = volumes.map(|volume| (volume.id, volume.name.unwrap_or_default(), volume.created_at));
@@ -229,14 +232,25 @@ pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
-/// The ports that belong to one of the owners.
-pub fn our_ports(ports: Vec<Port>, owners: &[OwnerTags]) -> Vec<Port> {
-    ports.into_iter().filter(|port| owners.iter().any(|owner| owns_port(owner, port))).collect()
+/// The ports of a project. All ports for a login without a project.
+pub fn ports_of_project(ports: Vec<Port>, project: Option<&str>) -> Vec<Port> {
+    // Neutron ignores filters that it does not know. Then it does not show the field either.
+    let is_of_project = |port: &Port| match (port.project_id.as_deref(), project) {
+        (Some(of), Some(project)) => of == project,
+        (None, _) | (_, None) => true,
+    };
+    ports.into_iter().filter(is_of_project).collect()
 }
 
-/// Whether a port belongs to the owner.
-fn owns_port(owner: &OwnerTags, port: &Port) -> bool {
-    owner.own(|key| port.tags.iter().any(|tag| tag == key)) || port.description.as_deref() == Some(&mark(owner))
+/// The ports that belong to one of the owners.
+pub fn our_ports(ports: Vec<Port>, owners: &Owners) -> Vec<Port> {
+    ports.into_iter().filter(|port| own_port(owners, port)).collect()
+}
+
+/// Whether a port belongs to one of the owners.
+fn own_port(owners: &Owners, port: &Port) -> bool {
+    let is_marked = || port.description.as_deref().is_some_and(|text| owners.are_described_by(text, mark));
+    owners.own(port.tags.iter()) || is_marked()
 }
 
 /// The tags of a port with the missing tags of the owner added. `None` if no tag is missing.
@@ -330,7 +344,7 @@ impl<T> Earlier<T> {
 
 /// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default
 /// group of the project for a class without any.
-pub fn earlier_port(ports: Vec<Port>, owners: &[OwnerTags], spec: &Spec, groups: &[String]) -> Earlier<Port> {
+pub fn earlier_port(ports: Vec<Port>, owners: &Owners, spec: &Spec, groups: &[String]) -> Earlier<Port> {
     let mut ours = our_ports(ports, owners);
     // A port of another network is not waited for, and not taken away from its server.
     ours.retain(|port| port.device_id.is_empty() || port.network_id == spec.network_id);
@@ -351,13 +365,14 @@ fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
     let pods: Vec<_> = spec.pod_networks().into_iter().map(network_of).collect();
     let passing = port.allowed_address_pairs.iter().map(|pair| pair["ip_address"].as_str().and_then(network_of));
     port.network_id == spec.network_id
-        && subnets == spec.subnets()
+        // Neutron adds the network's subnets with SLAAC, which the class does not name.
+        && subnets.is_superset(&spec.subnets())
         && are_groups_right
         && passing.into_iter().all(|network| pods.contains(&network))
 }
 
 /// What to do about the volume of a machine. `volumes` have the machine's name.
-pub fn earlier_volume(volumes: Vec<Volume>, owners: &[OwnerTags], made_for: &str) -> Earlier<Volume> {
+pub fn earlier_volume(volumes: Vec<Volume>, owners: &Owners, made_for: &str) -> Earlier<Volume> {
     Earlier::of(our_volumes(volumes, owners), |volume| {
         let is_for_it = volume.metadata.get(MADE_FOR).is_some_and(|made| made == made_for);
         match Disk::of(volume) {
@@ -394,9 +409,8 @@ impl Disk {
 }
 
 /// The volumes that belong to one of the owners.
-pub fn our_volumes(volumes: Vec<Volume>, owners: &[OwnerTags]) -> Vec<Volume> {
-    let is_ours = |volume: &Volume| owners.iter().any(|owner| owner.own(|key| volume.metadata.contains_key(key)));
-    volumes.into_iter().filter(is_ours).collect()
+pub fn our_volumes(volumes: Vec<Volume>, owners: &Owners) -> Vec<Volume> {
+    volumes.into_iter().filter(|volume| owners.own(volume.metadata.keys())).collect()
 }
 
 /// The only object with this name among the objects that a service has found. Names are resolved as in the Go driver.

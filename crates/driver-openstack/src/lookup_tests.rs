@@ -16,6 +16,10 @@ fn owner() -> OwnerTags {
     crate::spec::owner_tags(keys.iter()).unwrap()
 }
 
+fn owners() -> Owners {
+    Owners::of_class(owner())
+}
+
 #[rstest]
 #[case::ours("openstack:///eu-1/5b1a04d9-5a2c", Some((Some("eu-1"), "5b1a04d9-5a2c")))]
 #[case::as_the_controller_manager_writes_it("openstack:///5b1a04d9", Some((None, "5b1a04d9")))]
@@ -69,7 +73,18 @@ fn a_fault_has_its_code(#[case] fault: Option<&str>, #[case] code: Code) {
 fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Option<&str>, #[case] expected: bool) {
     let tags = tags.iter().map(|tag| (*tag).to_owned()).collect();
     let port = Port { tags, description: description.map(str::to_owned), ..Port::default() };
-    assert_eq!(owns_port(&owner(), &port), expected);
+    assert_eq!(own_port(&owners(), &port), expected);
+}
+
+#[rstest]
+#[case::the_own_one(Some("p"), Some("p"), true)]
+#[case::another_one(Some("p"), Some("q"), false)]
+#[case::of_the_network_service(Some("p"), Some(""), false)]
+#[case::none_is_shown(Some("p"), None, true)]
+#[case::a_login_without_a_project(None, Some("q"), true)]
+fn a_port_is_of_a_project(#[case] project: Option<&str>, #[case] of: Option<&str>, #[case] expected: bool) {
+    let port = Port { project_id: of.map(str::to_owned), ..port("p-1") };
+    assert_eq!(ports_of_project(vec![port], project).len(), usize::from(expected));
 }
 
 #[test]
@@ -118,6 +133,10 @@ fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
 }
 
+fn fixed_ip(subnet: &str) -> FixedIp {
+    FixedIp { subnet_id: subnet.to_owned() }
+}
+
 /// A free port of the owner as [`spec`] says.
 fn port(id: &str) -> Port {
     Port {
@@ -126,7 +145,7 @@ fn port(id: &str) -> Port {
         network_id: "n".to_owned(),
         description: Some(mark(&owner())),
         security_groups: strings(&["g-1", "g-2"]),
-        fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }, FixedIp { subnet_id: "s-2".to_owned() }],
+        fixed_ips: ["s-1", "s-2"].map(fixed_ip).into(),
         allowed_address_pairs: vec![json!({"ip_address": "100.64.1.0/10", "mac_address": "m"})],
         ..Port::default()
     }
@@ -155,7 +174,8 @@ enum Said {
 #[case::in_use_with_other_groups(Port { device_id: "s".to_owned(), security_groups: Vec::new(), ..port("p") }, Said::Taken)]
 #[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Said::NotOurs)]
 #[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Said::OfNoUse)]
-#[case::in_fewer_subnets(Port { fixed_ips: vec![FixedIp { subnet_id: "s-1".to_owned() }], ..port("p") }, Said::OfNoUse)]
+#[case::in_fewer_subnets(Port { fixed_ips: vec![fixed_ip("s-1")], ..port("p") }, Said::OfNoUse)]
+#[case::in_a_subnet_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Said::OfUse)]
 #[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Said::OfNoUse)]
 #[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Said::OfNoUse)]
 #[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Said::OfNoUse)]
@@ -163,7 +183,7 @@ enum Said {
 #[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Said::OfNoUse)]
 #[case::of_another_owner(Port { description: None, ..port("p") }, Said::NotOurs)]
 fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Said) {
-    let said = match earlier_port(vec![made.clone()], &[owner()], &spec(), &strings(&["g-2", "g-1"])) {
+    let said = match earlier_port(vec![made.clone()], &owners(), &spec(), &strings(&["g-2", "g-1"])) {
         Earlier::OfUse(port) => (port == made).then_some(Said::OfUse),
         Earlier::Taken(port) => (port == made).then_some(Said::Taken),
         Earlier::OfNoUse(ports) if ports.is_empty() => Some(Said::NotOurs),
@@ -180,7 +200,7 @@ fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&st
     let mut spec = spec();
     spec.security_groups.clear();
     let made = Port { security_groups: strings(groups), ..port("p") };
-    let earlier = earlier_port(vec![made], &[owner()], &spec, &strings(&["g-default"]));
+    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]));
     assert_eq!(earlier.of_use().is_some(), is_of_use);
 }
 
@@ -189,7 +209,7 @@ fn one_of_several_earlier_ports_is_enough() {
     let old = Port { security_groups: Vec::new(), ..port("old") };
     let used = Port { device_id: "s".to_owned(), ..port("used") };
     let of = |ports: &[&Port]| {
-        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &[owner()], &spec(), &strings(&["g-1", "g-2"]))
+        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &owners(), &spec(), &strings(&["g-1", "g-2"]))
     };
     assert_eq!(of(&[&old, &used, &port("p")]), Earlier::OfUse(port("p")));
     assert_eq!(of(&[&old, &used]), Earlier::Taken(used));
@@ -217,14 +237,14 @@ fn an_earlier_volume_is_used_if_it_was_made_for_the_machine(
     #[case] wanted: &str,
     #[case] expected: Said,
 ) {
-    let said = match earlier_volume(vec![volume("v", status)], &[owner()], wanted) {
+    let said = match earlier_volume(vec![volume("v", status)], &owners(), wanted) {
         Earlier::OfUse(_) => Said::OfUse,
         Earlier::Taken(_) => Said::Taken,
         Earlier::OfNoUse(_) => Said::OfNoUse,
     };
     assert_eq!(said, expected);
     assert_eq!(
-        earlier_volume(vec![volume("v", status)], &[], wanted),
+        earlier_volume(vec![Volume { metadata: BTreeMap::new(), ..volume("v", status) }], &owners(), wanted),
         Earlier::OfNoUse(Vec::new()),
         "of another owner"
     );
@@ -259,11 +279,13 @@ fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
         port("p-1"),
         named("m-2", port("p-2")),
         named("m-3", Port { device_id: "s-3".to_owned(), ..port("p-3") }),
-        named("m-4", Port { description: None, ..port("p-4") }),
+        named("vip", Port { description: None, tags: owner().keys().map(str::to_owned).collect(), ..port("p-4") }),
         named("", port("p-5")),
     ];
     let of = |id: &str, name: &str, status: &str| Volume { name: Some(name.to_owned()), ..volume(id, status) };
-    let attached = vec![Attachment { server_id: "s-7".to_owned() }];
+    let mut without_mark = volume("v", "available").metadata;
+    without_mark.remove(MADE_FOR);
+    let attached = vec![Attachment { server_id: Some("s-7".to_owned()) }];
     let volumes = vec![
         of("v-1", "m-1", "available"),
         of("v-2", "m-2", "available"),
@@ -272,6 +294,7 @@ fn what_is_left_of_deleted_servers_is_listed_once_for_each_machine() {
         Volume { attachments: attached, ..of("v-7", "m-7", "error") },
         of("v-8", "m-8", "in-use"),
         Volume { metadata: BTreeMap::new(), ..of("v-9", "m-9", "available") },
+        Volume { metadata: without_mark, ..of("v-10", "data", "available") },
     ];
     let servers = [Server { name: "m-2".to_owned(), ..server("ACTIVE", None) }];
     let left = leftovers("eu-1", &owner(), &servers, ports, volumes);

@@ -3,6 +3,8 @@
 //! A user may edit a class that has machines. What was made for a machine earlier has the keys that the class had then. The last known state of the
 //! machine keeps them for the calls that follow, because the server that shows them may be deleted first.
 
+use std::iter;
+
 use machine_driver::OwnerTags;
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +24,49 @@ pub enum Volumes {
     Wanted,
 }
 
+/// The possible owners of what was made for a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owners {
+    of_class: OwnerTags,
+    earlier: Vec<OwnerTags>,
+}
+
+impl Owners {
+    /// The owner in the class, and no other.
+    pub const fn of_class(owner: OwnerTags) -> Self {
+        Self { of_class: owner, earlier: Vec::new() }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &OwnerTags> {
+        iter::once(&self.of_class).chain(&self.earlier)
+    }
+
+    /// Whether something belongs to one of them by its keys.
+    ///
+    /// All keys of the class are enough. For an earlier owner, there must be no other key of a cluster or a role: a user may have added a key to the
+    /// class because the others do not distinguish two clusters.
+    pub fn own<'k>(&self, keys: impl Iterator<Item = &'k String> + Clone) -> bool {
+        let is_of_class = self.of_class.own(|wanted| keys.clone().any(|key| key == wanted));
+        is_of_class || spec::owner_tags(keys).is_some_and(|owner| self.earlier.contains(&owner))
+    }
+
+    /// Whether one of them is described by this text, which `describe` makes of an owner.
+    pub fn are_described_by(&self, text: &str, describe: impl Fn(&OwnerTags) -> String) -> bool {
+        self.all().any(|owner| describe(owner) == text)
+    }
+
+    fn add(&mut self, owner: OwnerTags) {
+        if self.all().all(|known| *known != owner) {
+            self.earlier.push(owner);
+        }
+    }
+}
+
 /// What is known of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The possible owners of what was made for the machine. The owner in the class is the first.
-    pub owners: Vec<OwnerTags>,
+    /// The possible owners of what was made for the machine.
+    pub owners: Owners,
     /// Whether volumes were made for the machine.
     pub volumes: Volumes,
 }
@@ -55,7 +95,7 @@ impl Memory {
         let is_of_cluster =
             |keys: &Vec<String>| owner.share_a_cluster_with(|key| keys.iter().any(|known| known == key));
         let earlier = kept.owners.iter().filter(|keys| is_of_cluster(keys));
-        let memory = Self { owners: vec![owner.clone()], volumes };
+        let memory = Self { owners: Owners::of_class(owner.clone()), volumes };
         memory.with_owners(earlier.filter_map(|keys| spec::owner_tags(keys.iter())))
     }
 
@@ -69,18 +109,14 @@ impl Memory {
     }
 
     fn with_owners(mut self, owners: impl Iterator<Item = OwnerTags>) -> Self {
-        for owner in owners {
-            if !self.owners.contains(&owner) {
-                self.owners.push(owner);
-            }
-        }
+        owners.for_each(|owner| self.owners.add(owner));
         self
     }
 
     /// The last known state that keeps it.
     pub fn state(&self) -> String {
         let keys = |owner: &OwnerTags| owner.keys().map(str::to_owned).collect();
-        let kept = Kept { owners: self.owners.iter().map(keys).collect(), volumes: self.volumes > Volumes::Unlikely };
+        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes: self.volumes > Volumes::Unlikely };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -103,16 +139,20 @@ mod tests {
 
     const OF_ANOTHER_ROLE: &str = r#"{"owners":[["kubernetes.io-cluster-c","kubernetes.io-role-old"]],"volumes":true}"#;
 
+    fn owners(earlier: &[OwnerTags]) -> Owners {
+        Owners { of_class: owner("c", "node"), earlier: earlier.to_vec() }
+    }
+
     #[rstest]
-    #[case::nothing("", &[owner("c", "node")], Volumes::Unlikely)]
-    #[case::text_of_another_driver("made on Monday", &[owner("c", "node")], Volumes::Unlikely)]
-    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, &[owner("c", "node")], Volumes::Unlikely)]
-    #[case::another_role(OF_ANOTHER_ROLE, &[owner("c", "node"), owner("c", "old")], Volumes::Possible)]
-    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, &[owner("c", "node")], Volumes::Unlikely)]
-    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, &[owner("c", "node")], Volumes::Unlikely)]
-    fn a_state_says(#[case] state: &str, #[case] owners: &[OwnerTags], #[case] volumes: Volumes) {
+    #[case::nothing("", &[], Volumes::Unlikely)]
+    #[case::text_of_another_driver("made on Monday", &[], Volumes::Unlikely)]
+    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, &[], Volumes::Unlikely)]
+    #[case::another_role(OF_ANOTHER_ROLE, &[owner("c", "old")], Volumes::Possible)]
+    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, &[], Volumes::Unlikely)]
+    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, &[], Volumes::Unlikely)]
+    fn a_state_says(#[case] state: &str, #[case] earlier: &[OwnerTags], #[case] volumes: Volumes) {
         let known = memory(&json!({}), state);
-        assert_eq!(known, Memory { owners: owners.to_vec(), volumes });
+        assert_eq!(known, Memory { owners: owners(earlier), volumes });
         let again = memory(&json!({}), &known.state());
         assert_eq!(again, known, "a state is read as it was written");
     }
@@ -128,7 +168,18 @@ mod tests {
         });
         let server: Server = serde_json::from_value(server).unwrap();
         let seen = memory(&json!({}), "").with(&[server.clone(), server, Server::default()]);
-        let owners = vec![owner("c", "node"), owner("c", "old")];
-        assert_eq!(seen, Memory { owners, volumes: Volumes::Possible });
+        assert_eq!(seen, Memory { owners: owners(&[owner("c", "old")]), volumes: Volumes::Possible });
+    }
+
+    #[rstest]
+    #[case::of_the_class(&["cluster-c", "role-node"], true)]
+    #[case::of_the_class_with_one_cluster_more(&["cluster-c", "cluster-d", "role-node"], true)]
+    #[case::of_an_earlier_class(&["cluster-c", "role-old"], true)]
+    #[case::of_an_earlier_class_of_another_cluster(&["cluster-c", "cluster-d", "role-old"], false)]
+    #[case::of_an_earlier_class_with_one_role_more(&["cluster-c", "role-old", "role-x"], false)]
+    #[case::of_half_an_owner(&["cluster-c"], false)]
+    fn owners_own_what_has_their_keys(#[case] keys: &[&str], #[case] expected: bool) {
+        let keys: Vec<String> = keys.iter().map(|key| format!("kubernetes.io-{key}")).chain(["x".to_owned()]).collect();
+        assert_eq!(owners(&[owner("c", "old")]).own(keys.iter()), expected);
     }
 }

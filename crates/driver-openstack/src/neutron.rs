@@ -1,5 +1,7 @@
 //! The requests to Neutron and their answers.
 
+use std::iter;
+
 use cloud_client::{Failure, Repeat, http::Method};
 use machine_driver::OwnerTags;
 use serde::Deserialize;
@@ -18,6 +20,7 @@ use crate::{
 pub struct Port {
     pub id: String,
     pub name: String,
+    pub project_id: Option<String>,
     pub network_id: String,
     /// The id of the server that uses the port. Empty if no server uses it.
     pub device_id: String,
@@ -55,30 +58,29 @@ pub struct Subnet {
 impl Session<'_> {
     /// The ports with this name in the project, of any owner.
     pub async fn ports_named(&self, name: &str) -> Result<Vec<Port>, Failure> {
-        let path = format!("/ports?{}", query(&[("name", name)]));
-        let found: Vec<Port> =
-            self.list(Operation::get(Service::Network, "looking for the server's port", &path), "ports").await?;
+        let found = self.ports("looking for the server's port", ("name", name)).await?;
         Ok(found.into_iter().filter(|port| port.name == name).collect())
     }
 
     /// The ports of a server.
     pub async fn ports_of(&self, server: &str) -> Result<Vec<Port>, Failure> {
-        let path = format!("/ports?{}", query(&[("device_id", server)]));
-        let found: Vec<Port> =
-            self.list(Operation::get(Service::Network, "looking for the server's ports", &path), "ports").await?;
+        let found = self.ports("looking for the server's ports", ("device_id", server)).await?;
         Ok(found.into_iter().filter(|port| port.device_id == server).collect())
     }
 
-    /// The ports that the owner's tags or description are on. The driver writes the description, and drivers of other programs only the tags.
+    /// The ports that the driver has made for the owner.
     pub async fn ports_of_owner(&self, owner: &OwnerTags) -> Result<Vec<Port>, Failure> {
-        let tags = owner.keys().collect::<Vec<_>>().join(",");
-        let mut found: Vec<Port> = Vec::new();
-        for pair in [("description", lookup::mark(owner)), ("tags", tags)] {
-            let path = format!("/ports?{}", query(&[(pair.0, &pair.1)]));
-            let ports: Vec<Port> = self.list(Operation::get(Service::Network, "listing ports", &path), "ports").await?;
-            found.extend(ports);
-        }
-        Ok(found)
+        self.ports("listing ports", ("description", &lookup::mark(owner))).await
+    }
+
+    /// The ports of the login's project that pass a filter. Neutron shows the ports of all projects to a login with the role `admin`.
+    async fn ports(&self, what: &str, filter: (&str, &str)) -> Result<Vec<Port>, Failure> {
+        let project = self.project().await?;
+        let of_project = project.as_deref().map(|project| ("project_id", project));
+        let filters: Vec<_> = iter::once(filter).chain(of_project).collect();
+        let path = format!("/ports?{}", query(&filters));
+        let found = self.list(Operation::get(Service::Network, what, &path), "ports").await?;
+        Ok(lookup::ports_of_project(found, project.as_deref()))
     }
 
     /// A port.

@@ -104,8 +104,7 @@ async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), S
 }
 
 async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    let found = cloud.volumes_named(name).await;
-    let found = cloud.volumes_if_any(memory.volumes, found).await?;
+    let found = cloud.volumes_if_any(memory.volumes, cloud.volumes_named(name)).await?;
     for volume in lookup::our_volumes(found, &memory.owners) {
         remove_volume(cloud, volume).await?;
     }
@@ -115,7 +114,9 @@ async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(),
 /// Deletes a volume as soon as it is detached, and waits until it is deleted.
 async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), Status> {
     for attachment in &volume.attachments {
-        if is_in_use(cloud, &attachment.server_id).await? {
+        // A host that has the volume can't be asked.
+        let Some(server) = &attachment.server_id else { return Ok(()) };
+        if is_in_use(cloud, server).await? {
             return Ok(());
         }
     }

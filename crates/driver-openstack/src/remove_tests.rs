@@ -15,6 +15,9 @@ use crate::{
 
 const FORBIDDEN: Fault = Fault::Error(403, "{}");
 
+/// The description of the driver's ports.
+const MARK: &str = "made by machine-controller-manager for kubernetes.io-cluster-shoot kubernetes.io-role-node";
+
 #[tokio::test(start_paused = true)]
 async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
     let rig = Rig::new(json!({}));
@@ -116,6 +119,24 @@ async fn ports_of_other_owners_and_of_another_server_stay() {
     assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
 }
 
+/// Neutron shows the ports of all projects to a login with the role `admin`.
+#[tokio::test(start_paused = true)]
+async fn ports_of_other_projects_are_neither_used_nor_listed_nor_deleted() {
+    let rig = Rig::new(json!({}));
+    rig.port("p-foreign", json!({"project_id": "another", "description": MARK}));
+    assert_eq!(rig.list().await.unwrap(), []);
+    rig.create().await.unwrap();
+    rig.port("p-spoofed", json!({"project_id": "another", "device_id": rig.servers()[0], "allowed_address_pairs": []}));
+    rig.status().await.unwrap();
+    rig.initialize().await.unwrap();
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ports(), ["p-foreign", "p-spoofed"]);
+    let state = rig.cloud.state();
+    assert!(state.ports[1]["allowed_address_pairs"] == json!([]), "the port of another project is not changed");
+    let mut lists = state.log.iter().filter(|(line, _)| line.starts_with("GET /ports?"));
+    assert!(lists.all(|(line, _)| line.contains("project_id=project-1")), "{:?}", state.log);
+}
+
 /// A user edits the tags of a class that has machines.
 #[rstest]
 #[case::of_another_role(json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}}))]
@@ -208,6 +229,17 @@ async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] request:
     assert_eq!(rig.list().await.unwrap(), []);
 }
 
+/// Other programs give the keys of the pool to what they make, for example to the port of a virtual address.
+#[tokio::test(start_paused = true)]
+async fn what_the_driver_has_not_made_is_not_listed() {
+    let rig = Rig::new(with_volume());
+    rig.port("p-vip", json!({"name": "vip"}));
+    let data = json!({"id": "v-data", "name": "data", "status": "available", "attachments": [], "metadata": {CLUSTER: "1", ROLE: "1"}});
+    rig.cloud.state().volumes.push(data);
+    assert_eq!(rig.list().await.unwrap(), []);
+    assert_eq!(rig.cloud.asked("GET /ports").len(), 1);
+}
+
 #[rstest]
 #[case::without_a_right(&[], &[FORBIDDEN])]
 #[case::without_an_access_rule(&[], &[Fault::Error(401, "{}"), Fault::Error(401, "{}")])]
@@ -230,6 +262,18 @@ async fn a_class_without_volumes_needs_no_cinder(#[case] catalogue: &[&'static s
         rig.cloud.fails("GET /volumes", faults.to_vec());
         rig.delete().await.unwrap_err();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cinder_that_hangs_does_not_delay_classes_without_volumes() {
+    let rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    let began = Instant::now();
+    rig.cloud.fails("GET /volumes", vec![Fault::Silence; 4]);
+    assert_eq!(rig.list().await.unwrap().len(), 1);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
 /// The second deletion does not find the server, which would show its volumes.
@@ -297,6 +341,35 @@ async fn a_state_with_keys_of_another_cluster_is_not_believed() {
     assert_eq!(rig.servers(), ["s-a"]);
 }
 
+/// The class had only the key that two clusters share, and the key of its own cluster was added.
+#[tokio::test(start_paused = true)]
+async fn an_earlier_owner_does_not_reach_another_cluster() {
+    const SHARED: &str = "kubernetes.io-cluster-shared";
+    let rig = Rig::new(with_volume())
+        .edited(json!({"tags": {SHARED: "1"}}))
+        .keeping(Some(json!({"owners": [[SHARED, ROLE]], "volumes": true}).to_string()));
+    let theirs = json!({SHARED: "1", "kubernetes.io-cluster-theirs": "1", ROLE: "1"});
+    rig.server("s-a", json!({"metadata": theirs, "status": "SHUTOFF"}));
+    rig.cloud.state().servers[0]["metadata"] = theirs.clone();
+    rig.port("p-a", json!({"tags": [SHARED, "kubernetes.io-cluster-theirs", ROLE]}));
+    let volume = json!({"id": "v-a", "name": "m-1", "status": "available", "metadata": theirs, "attachments": []});
+    rig.cloud.state().volumes.push(volume);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    let made = rig.create().await.unwrap();
+    assert_ne!(made.vm.provider_id, "openstack:///eu-1/s-a");
+    rig.delete().await.unwrap();
+    assert_eq!((rig.servers(), rig.ports(), rig.volumes()), (strings(&["s-a"]), strings(&["p-a"]), strings(&["v-a"])));
+    // What the earlier class itself has made still belongs to the machine.
+    rig.server("s-b", json!({}));
+    rig.cloud.state().servers[1]["metadata"] = json!({SHARED: "1", ROLE: "1", "note": "x"});
+    rig.delete().await.unwrap();
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+fn strings(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
 /// Cinder deletes no volume that has snapshots.
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
@@ -317,6 +390,20 @@ async fn a_volume_that_cinder_does_not_delete_is_told_of_at_once() {
     rig.cloud.state().faults.clear();
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// An operator can attach a volume to a host.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_a_host_has_is_in_use() {
+    let rig = Rig::new(with_volume());
+    let metadata = json!({CLUSTER: "1", ROLE: "1", "machine-controller-manager-made-for": "uid-1 i-linux 20"});
+    let attachments = json!([{"server_id": null, "host_name": "h", "device": "/dev/vdb"}]);
+    let volume =
+        json!({"id": "v-a", "name": "m-1", "status": "available", "metadata": metadata, "attachments": attachments});
+    rig.cloud.state().volumes.push(volume);
+    assert_eq!(rig.list().await.unwrap(), []);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.volumes(), ["v-a"]);
 }
 
 /// Cinder may show a volume as available while it is still attached.

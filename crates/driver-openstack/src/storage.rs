@@ -1,6 +1,6 @@
 //! The requests to Glance and Cinder and their answers.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use cloud_client::{Failure, Repeat, http::Method};
 use serde::Deserialize;
@@ -14,6 +14,9 @@ use crate::{
     nova::{about, optional, query},
 };
 
+/// The longest time for a search for volumes where none was made.
+const LONGEST_SEARCH: Duration = Duration::from_secs(10);
+
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -26,11 +29,12 @@ pub struct Volume {
     pub created_at: Option<String>,
 }
 
-/// The attachment of a volume to a server.
+/// The attachment of a volume to a server or a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Attachment {
-    pub server_id: String,
+    /// `None` for a host.
+    pub server_id: Option<String>,
 }
 
 impl Session<'_> {
@@ -57,20 +61,24 @@ impl Session<'_> {
         self.list(Operation::get(Service::Volume, "listing volumes", &path), "volumes").await
     }
 
-    /// The answer to a look for volumes. Where nothing was made in Cinder, a failure counts as an empty list: the cloud may have no Cinder, and the
-    /// login no right there.
+    /// The answer to a search for volumes. Where nothing was made in Cinder, a failure and a long wait count as an empty list: the cloud may have no
+    /// Cinder, the login no right there, and a Cinder that hangs must not delay machines that have nothing there.
     pub async fn volumes_if_any(
         &self,
         volumes: Volumes,
-        answer: Result<Vec<Volume>, Failure>,
+        search: impl Future<Output = Result<Vec<Volume>, Failure>> + Send,
     ) -> Result<Vec<Volume>, Failure> {
-        let Err(failure) = answer else { return answer };
-        let is_harmless = match volumes {
-            Volumes::Wanted => false,
-            Volumes::Possible => self.is_kept_out(&failure).await,
-            Volumes::Unlikely => true,
-        };
-        if is_harmless { Ok(Vec::new()) } else { Err(failure) }
+        match volumes {
+            Volumes::Wanted => search.await,
+            Volumes::Possible => match search.await {
+                Err(failure) if self.is_kept_out(&failure).await => Ok(Vec::new()),
+                answer => answer,
+            },
+            Volumes::Unlikely => {
+                let answer = tokio::time::timeout(LONGEST_SEARCH, search).await;
+                Ok(answer.ok().and_then(Result::ok).unwrap_or_default())
+            }
+        }
     }
 
     /// The volume with this id. `None` if there is none.

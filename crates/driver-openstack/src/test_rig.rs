@@ -11,7 +11,10 @@ use machine_driver::{
 };
 use serde_json::{Value, json};
 
-use crate::{API_VERSION, KIND, OPENSTACK, OpenStackDriver, OpenStackOptions, fake_cloud::FakeCloud};
+use crate::{
+    API_VERSION, KIND, OPENSTACK, OpenStackDriver, OpenStackOptions,
+    fake_cloud::{FakeCloud, PROJECT},
+};
 
 pub const CLUSTER: &str = "kubernetes.io-cluster-shoot";
 pub const ROLE: &str = "kubernetes.io-role-node";
@@ -118,7 +121,7 @@ impl Rig {
         let mut port = json!({
             "id": id, "name": "m-1", "network_id": "n-1", "device_id": "", "tags": [CLUSTER, ROLE],
             "allowed_address_pairs": [{"ip_address": "100.64.0.0/10"}], "revision_number": 3, "security_groups": ["g-machines"],
-            "fixed_ips": [{"subnet_id": "s-1", "ip_address": "10.0.0.7"}],
+            "fixed_ips": [{"subnet_id": "s-1", "ip_address": "10.0.0.7"}], "project_id": PROJECT,
         });
         json_patch::merge(&mut port, &change);
         self.cloud.state().ports.push(port);
