@@ -672,11 +672,23 @@ async fn an_answer_about_another_instance_terminates_nothing() {
     assert_eq!(rig.ec2.live().len(), 1);
 }
 
-/// The provider id of the machine is, by mistake, that of another machine's instance.
+/// A user has changed the `Name` of the machine's instance.
 #[tokio::test(start_paused = true)]
-async fn an_instance_with_the_name_of_another_machine_is_not_terminated_by_its_id() {
+async fn an_instance_with_another_name_is_found_and_terminated_by_its_id() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
-    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "web".to_owned())));
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_another_name_and_without_all_tags_is_not_terminated_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| {
+        vm.tags.insert("Name".to_owned(), "m-2".to_owned());
+        vm.tags.remove(ROLE);
+    });
     for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
         assert_eq!(refused.code, Code::FailedPrecondition);
         assert!(refused.message.contains("its name is \"m-2\""), "{}", refused.message);
