@@ -169,6 +169,8 @@ impl<'a> Subject<'a> {
     /// Assigns the missing prefixes of an interface, and remembers them until EC2 shows them.
     async fn assign(&self, ec2: &Session<'_>, missing: &MissingPrefixes) -> Result<(), Failure> {
         let MissingPrefixes { interface, count, total } = missing;
+        // Without credentials no request is sent, and no prefixes have to be waited for.
+        ec2.get_credentials().await?;
         let remember = |is_confirmed| {
             self.memory.prefixes.put(interface, Assigned { total: *total, is_confirmed }, Instant::now());
         };

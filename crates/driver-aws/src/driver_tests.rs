@@ -19,6 +19,7 @@ use super::*;
 use crate::{
     errors::ErrorCodes,
     fake_ec2::{self, FakeEc2, Fault, Nic, Vm},
+    options::OwnIdentity,
 };
 
 const CLUSTER: &str = "kubernetes.io/cluster/shoot";
@@ -49,12 +50,13 @@ pub(crate) fn secret() -> SecretData {
     secret
 }
 
-/// A driver with its fake EC2, a machine and a change of the class.
+/// A driver with its fake EC2, a machine with its Secret, and a change of the class.
 struct Rig {
     ec2: FakeEc2,
     driver: AwsDriver,
     patch: Value,
     machine: Machine,
+    secret: SecretData,
 }
 
 impl Rig {
@@ -68,7 +70,7 @@ impl Rig {
         let mut machine = Machine::default();
         machine.metadata.name = Some("m-1".to_owned());
         machine.metadata.uid = Some("uid-1".to_owned());
-        Self { ec2, driver, patch, machine }
+        Self { ec2, driver, patch, machine, secret: secret() }
     }
 
     fn named(mut self, provider_id: &str) -> Self {
@@ -89,7 +91,7 @@ impl Rig {
         MachineRequest {
             machine: Arc::new(self.machine.clone()),
             class: Arc::new(class(self.patch.clone())),
-            secret: secret(),
+            secret: self.secret.clone(),
         }
     }
 
@@ -407,6 +409,37 @@ async fn a_18_refused_prefixes_are_asked_for_again() {
     assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 2);
 }
 
+/// The credentials of the first request have expired, and the source of credentials fails for a moment.
+#[rstest]
+#[case::with_fine_codes(ErrorCodes::Fine)]
+#[case::with_the_codes_of_go(ErrorCodes::AsGo)]
+#[tokio::test(start_paused = true)]
+async fn a_18_prefixes_that_were_not_asked_for_for_lack_of_credentials_are_not_waited_for(
+    #[case] error_codes: ErrorCodes,
+    #[values(Fault::Error(503, "ServiceUnavailable"), Fault::Body("<R/>"), Fault::Silence)] fault: Fault,
+) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "t-1").unwrap();
+    let own = OwnIdentity::WebIdentity { file: file.path().to_owned(), role: "arn:r".to_owned() };
+    let mut rig = Rig::with(with_prefixes(2), AwsOptions { error_codes, own, ..AwsOptions::default() });
+    rig.secret = SecretData::default();
+    rig.vm("i-9", |vm| vm.interfaces = vec![nic("eni-1", "interface", 0, 0)]);
+    let expired = Fault::Body(
+        "<R><Credentials><SessionToken>c</SessionToken><SecretAccessKey>b</SecretAccessKey>\
+         <Expiration>2026-01-01T01:00:00Z</Expiration><AccessKeyId>a</AccessKeyId></Credentials></R>",
+    );
+    rig.ec2.fails("AssumeRoleWithWebIdentity", [expired.clone()].into_iter().chain(vec![fault; 4]));
+    // The operation may end while the source has not answered.
+    let first = tokio::time::timeout(Duration::from_secs(30), rig.initialize()).await;
+    assert!(first.is_err() || first.is_ok_and(|refused| refused.is_err()));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    rig.ec2.state().faults.clear();
+    rig.ec2.fails("AssumeRoleWithWebIdentity", vec![expired; 10]);
+    rig.initialize().await.unwrap();
+    assert_eq!(rig.ec2.asked("AssignIpv6Addresses").len(), 1);
+    assert_eq!(rig.ec2.state().vms[0].interfaces[0].prefixes, 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_initialisation_without_an_instance_is_uninitialized() {
     assert_eq!(Rig::new(json!({})).initialize().await.unwrap_err().code, Code::Uninitialized);
@@ -672,11 +705,23 @@ async fn an_answer_about_another_instance_terminates_nothing() {
     assert_eq!(rig.ec2.live().len(), 1);
 }
 
-/// The provider id of the machine is, by mistake, that of another machine's instance.
+/// A user has changed the `Name` of the machine's instance.
 #[tokio::test(start_paused = true)]
-async fn an_instance_with_the_name_of_another_machine_is_not_terminated_by_its_id() {
+async fn an_instance_with_another_name_is_found_and_terminated_by_its_id() {
     let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
-    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "web".to_owned())));
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_another_name_and_without_all_tags_is_not_terminated_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| {
+        vm.tags.insert("Name".to_owned(), "m-2".to_owned());
+        vm.tags.remove(ROLE);
+    });
     for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
         assert_eq!(refused.code, Code::FailedPrecondition);
         assert!(refused.message.contains("its name is \"m-2\""), "{}", refused.message);

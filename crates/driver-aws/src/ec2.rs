@@ -91,6 +91,11 @@ impl Session<'_> {
         Ok(cache.credentials(fetcher, self.source, Timestamp::now()).await?)
     }
 
+    /// Gets the credentials for the next request. Only that request remains to be sent then.
+    pub async fn get_credentials(&self) -> Result<(), Failure> {
+        self.credentials().await.map(drop).map_err(|failure| self.ec2.options.error_codes.of(failure))
+    }
+
     async fn call<T: Send>(
         &self,
         operation: Operation<'_>,

@@ -86,24 +86,27 @@ pub fn too_many(instances: &[Instance]) -> Status {
 
 /// Whether the tags of an instance with the machine's provider id show that it belongs to the machine.
 ///
-/// A user may edit the tags of a class that has machines. Therefore an instance with the machine's name and one tag of the class's clusters belongs
-/// to the machine, whatever its other tags are.
+/// A user may change the name of an instance. Therefore an instance with all tags of the class belongs to the machine, whatever its name is. A user
+/// may also edit the tags of a class that has machines. Therefore an instance with the machine's name and one tag of the class's clusters belongs to
+/// the machine, whatever its other tags are.
 ///
 /// # Errors
 /// Why it does not belong to the machine. The instance runs, so this is no `NotFound`, which would end the machine without its instance.
 pub fn named_by_id(instance: &Instance, owner: &OwnerTags, machine: &str) -> Result<(), Status> {
     let has = |key: &str| instance.has_tag(key);
     let why = match instance.name() {
-        "" if owner.own(has) => return Ok(()),
+        _ if owner.own(has) => return Ok(()),
         "" => format!("it has no name, and not all of the tags of the class ({owner})"),
-        name if name != machine => format!("its name is {name:?}"),
+        name if name != machine => {
+            format!("its name is {name:?}, and it has not all of the tags of the class ({owner})")
+        }
         _ if owner.share_a_cluster_with(has) => return Ok(()),
         _ => format!("it has no tag of the clusters of the class ({owner})"),
     };
     let id = &instance.id;
     let message = format!(
         "instance {id} runs and does not belong to the machine with its provider id: {why}. It is not ended. If it is the machine's, write \
-         the name and the tags on it; if not, remove the finalizer of the machine to let the machine go without it"
+         the tags of the class on it; if not, remove the finalizer of the machine to let the machine go without it"
     );
     Err(Status::new(Code::FailedPrecondition, message))
 }
@@ -287,7 +290,9 @@ mod tests {
     #[case::without_a_new_role("m", &["cluster/a", "cluster/b"], "")]
     #[case::without_a_cluster("m", &["role/n"], "it has no tag of the clusters of the class (cluster/a cluster/b role/n)")]
     #[case::without_name_and_a_tag("", &["cluster/a", "role/n"], "it has no name, and not all of the tags")]
-    #[case::of_another_machine("n", &["cluster/a", "cluster/b", "role/n"], "its name is \"n\"")]
+    #[case::with_another_name("n", &["cluster/a", "cluster/b", "role/n"], "")]
+    #[case::with_another_name_and_without_a_role("n", &["cluster/a", "cluster/b"], "its name is \"n\", and it has not all")]
+    #[case::with_another_name_and_without_a_cluster("n", &["role/n"], "its name is \"n\", and it has not all")]
     fn an_instance_with_the_provider_id_of_a_machine(#[case] name: &str, #[case] keys: &[&str], #[case] why: &str) {
         let owner = ["cluster/a", "cluster/b", "role/n"].map(str::to_owned);
         let owner = OwnerTags::of(owner.iter(), "cluster/", "role/").unwrap();

@@ -10,7 +10,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    process::{Pid, Signal, kill_process_group, test_kill_process_group},
+    process::{Pid, Signal, WaitOptions, kill_process_group, test_kill_process_group, waitpgid},
 };
 use tokio::{
     process::{Child, Command},
@@ -32,6 +32,8 @@ const HANG_TIMEOUT: Duration = Duration::from_secs(3 * 60);
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a program may take to end after SIGTERM. It is below the 3 s that this process gives a driver to end.
 const TERMINATION_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long processes may take to end after SIGKILL. Together with the time after SIGTERM it is below the 3 s, too.
+const KILL_TIMEOUT: Duration = Duration::from_millis(500);
 /// The interval of the checks whether processes that the program has started still run.
 const GROUP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -149,11 +151,27 @@ async fn terminate(mut child: Child, group: Option<Pid>, driver: &str) {
         }
     }
     let Some(group) = group else { return };
+    if has_ended_by(deadline, group).await {
+        return;
+    }
     // The number of a group is not given to another process while a member of the group runs.
-    while test_kill_process_group(group).is_ok() {
+    let _ = kill_process_group(group, Signal::KILL);
+    if !has_ended_by(Instant::now() + KILL_TIMEOUT, group).await {
+        tracing::warn!(driver, "processes that the driver's program has started do not end");
+    }
+}
+
+/// Whether all processes of the group have ended by this time.
+async fn has_ended_by(deadline: Instant, group: Pid) -> bool {
+    loop {
+        // The first process of a container becomes the parent of what the program leaves behind. An ended process stays in its group until its
+        // parent has waited for it. The program itself has been waited for by now.
+        while let Ok(Some(_)) = waitpgid(group, WaitOptions::NOHANG) {}
+        if test_kill_process_group(group).is_err() {
+            return true;
+        }
         if Instant::now() >= deadline {
-            let _ = kill_process_group(group, Signal::KILL);
-            return;
+            return false;
         }
         tokio::time::sleep(GROUP_CHECK_INTERVAL).await;
     }
@@ -251,6 +269,31 @@ mod tests {
         stop.cancel();
         running.await.unwrap();
         until(|| pids().iter().all(|pid| !is_running(*pid))).await;
+    }
+
+    /// This process becomes the parent of what a program leaves behind, as the first process of a container is.
+    #[rstest]
+    #[case::one_that_ends_when_asked("trap 'exit 0' TERM", false)]
+    #[case::one_that_is_killed("trap '' TERM", true)]
+    #[tokio::test]
+    async fn no_process_that_a_program_leaves_behind_remains_as_a_zombie(#[case] trap: &str, #[case] is_killed: bool) {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+        let (folder, program) = script(
+            "#!/bin/sh\ncd \"$(dirname \"$0\")\"\n\
+             sh -c \"$(cat trap); echo \\$\\$ > new; mv new pid; while :; do sleep 0.05; done\" &\n\
+             until [ -e pid ]; do sleep 0.05; done\nexit 3\n",
+        );
+        fs::write(folder.path().join("trap"), trap).unwrap();
+        let mut child = start(&program, Path::new("/nowhere")).unwrap();
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).unwrap()));
+        child.wait().await.unwrap();
+        let pid = fs::read_to_string(folder.path().join("pid")).unwrap();
+        let process = Path::new("/proc").join(pid.trim());
+        assert!(process.exists());
+        let began = Instant::now();
+        terminate(child, group, "test").await;
+        assert!(!process.exists(), "it remains as a zombie");
+        assert_eq!(began.elapsed() >= TERMINATION_TIMEOUT, is_killed, "{:?}", began.elapsed());
     }
 
     #[tokio::test]

@@ -267,6 +267,10 @@ impl Collector {
                 }
                 Err(error) => {
                     failed = true;
+                    // The others are deleted before it is tried again.
+                    if let Some(suspects) = lock(&self.suspects).get_mut(&key) {
+                        suspects.insert(deletion.provider_id.clone(), self.deps.clock.now());
+                    }
                     tracing::warn!(class = %key, vm = deletion.provider_id, error, "a VM without a machine could not be deleted");
                 }
             }

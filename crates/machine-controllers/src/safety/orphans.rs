@@ -217,8 +217,12 @@ pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>,
 }
 
 /// Decides which VMs are suspected, and which of them are deleted. The claims are those of the API server.
+///
+/// Those suspected for the longest time are deleted first. The suspicion of a VM that can't be deleted starts again, so that such VMs do not keep
+/// the others from being deleted.
 pub fn decide(seen: &Observation) -> Plan {
     let mut plan = Plan::default();
+    let mut ready: Vec<(Timestamp, &ListedVm)> = Vec::new();
     for vm in &seen.vms {
         // A suspicion from the future is from before the clock was set back; it starts again.
         let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|since| *since <= seen.now);
@@ -234,18 +238,23 @@ pub fn decide(seen: &Observation) -> Plan {
         };
         plan.suspects.insert(vm.provider_id.clone(), since);
         let wait = still_to_wait(vm.created, since, &seen.guards, seen.now);
-        if !wait.is_zero() {
-            plan.look_again_within(wait);
-        } else if plan.deletions.len() < seen.guards.deletions {
-            plan.deletions.push(Deletion {
-                provider_id: vm.provider_id.clone(),
-                machine: vm.machine.clone(),
-                rule: RULE,
-            });
+        if wait.is_zero() {
+            ready.push((since, vm));
         } else {
-            plan.look_again_within(seen.guards.confirm_after);
+            plan.look_again_within(wait);
         }
     }
+    if ready.len() > seen.guards.deletions {
+        plan.look_again_within(seen.guards.confirm_after);
+    }
+    // The sort is stable: VMs suspected since the same time stay in the order of the list.
+    ready.sort_by_key(|(since, _)| *since);
+    let deletion = |(_, vm): (Timestamp, &ListedVm)| Deletion {
+        provider_id: vm.provider_id.clone(),
+        machine: vm.machine.clone(),
+        rule: RULE,
+    };
+    plan.deletions = ready.into_iter().take(seen.guards.deletions).map(deletion).collect();
     plan
 }
 
@@ -392,6 +401,20 @@ mod tests {
             decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards: Guards::default() });
         assert_eq!((plan.deletions.len(), plan.suspects.len()), (10, 50));
         assert_eq!(plan.next, Some(Duration::from_secs(60)));
+    }
+
+    #[rstest]
+    #[case::those_suspected_for_the_longest_time_go_first(&[70, 90, 80], &["v1", "v2"])]
+    #[case::of_the_same_time_in_the_order_of_the_list(&[70, 70, 70], &["v0", "v1"])]
+    #[case::only_those_that_have_waited(&[59, 60, 0], &["v1"])]
+    fn the_order_of_deletions(#[case] suspected: &[i64], #[case] expected: &[&str]) {
+        let id = |n: usize| format!("v{n}");
+        let vms = (0..suspected.len()).map(|n| vm(&id(n), Claim::Nobody)).collect();
+        let suspects = suspected.iter().enumerate().map(|(n, since)| (id(n), at(-since))).collect();
+        let guards = Guards { deletions: 2, ..Guards::default() };
+        let plan = decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards });
+        let deleted: Vec<&str> = plan.deletions.iter().map(|deletion| deletion.provider_id.as_str()).collect();
+        assert_eq!(deleted, expected);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use machine_driver::{
     Capabilities, CreatedVm, DeletedVm, DriverInfo, ListedVm, Registry, VmIdentity, VolumeIdsRequest,
 };
 
-/// A provider with VMs, each of a class; lists of the class `broken` fail.
+/// A provider with VMs, each of a class; lists of the class `broken` fail, and the VM of a machine `stuck…` can't be deleted.
 #[derive(Default)]
 struct Provider {
     info: Mutex<Option<&'static DriverInfo>>,
@@ -46,6 +46,9 @@ impl Driver for Provider {
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let id = request.machine.spec.provider_id.clone();
+        if request.machine.name_any().starts_with("stuck") {
+            return Err(Status::new(Code::FailedPrecondition, "it is protected from deletion"));
+        }
         lock(&self.vms).retain(|(_, vm)| vm.provider_id != id);
         lock(&self.deleted).push(id);
         Ok(DeletedVm::default())
@@ -372,6 +375,22 @@ async fn mc_250_fifty_orphans_go_ten_at_a_time() {
         counts.push(scene.deleted().len());
     }
     assert_eq!(counts, [0, 10, 20, 30, 40, 50]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn orphans_that_can_not_be_deleted_do_not_keep_others() {
+    let scene = Scene::new(&["c"]);
+    (0..10).for_each(|n| scene.vm("c", &format!("v{n:02}"), &format!("stuck{n}")));
+    (10..13).for_each(|n| scene.vm("c", &format!("v{n:02}"), &format!("m{n}")));
+    let mut counts = Vec::new();
+    for _ in 0..3 {
+        scene.look("c").await;
+        counts.push(scene.deleted().len());
+    }
+    assert_eq!(counts, [0, 0, 3]);
+    lock(&scene.provider.vms).iter_mut().for_each(|(_, vm)| "m".clone_into(&mut vm.machine_name));
+    scene.look("c").await;
+    assert_eq!(scene.deleted().len(), 13, "they are tried again");
 }
 
 #[tokio::test(start_paused = true)]
