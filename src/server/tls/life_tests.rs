@@ -329,7 +329,7 @@ async fn refused_writes_of_the_secret_are_repeated_with_growing_pauses() {
     until(&api, || all_hold_the_stored_bundle(&api)).await;
     (0..1000).for_each(|_| api.fail_next(Method::PUT, "/secrets/certs", 500));
     api.change(VALIDATING, |object| {
-        object["webhooks"][0]["clientConfig"]["url"] = json!("https://127.0.0.1:9443/validate")
+        object["webhooks"][0]["clientConfig"]["url"] = json!("https://127.0.0.1:9443/validate");
     });
     tokio::time::sleep(Duration::from_secs(600)).await;
     let writes = 1000 - api.faults_left();
