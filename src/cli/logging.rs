@@ -112,7 +112,7 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, by their names in log lines.
-const OURS: [&str; 18] = [
+const OURS: [&str; 19] = [
     "cloud_client",
     "controller_runtime",
     "driver_aws",
@@ -131,6 +131,7 @@ const OURS: [&str; 18] = [
     "machine_simulation",
     "mcm",
     "mcm_metrics",
+    "tls_client",
 ];
 
 /// The log levels at a verbosity.
