@@ -36,7 +36,6 @@ pub struct CreationFailure {
     description: String,
     reason: &'static str,
     reaction: CreationReaction,
-    new_memory: Option<String>,
     phase: FailurePhase,
 }
 
@@ -57,7 +56,6 @@ impl CreationFailure {
             description: format!("Cloud provider message - {status}"),
             reason: machine_reason::CREATE_FAILED,
             reaction: after_failed_creation(status.code),
-            new_memory: status.last_known_state.clone(),
             phase: FailurePhase::ByAge,
         }
     }
@@ -79,7 +77,6 @@ impl CreationFailure {
             description: description.to_owned(),
             reason: machine_reason::STALE_NODE,
             reaction: CreationReaction { retry: RetryPeriod::Short, memory: DriverMemory::Keep },
-            new_memory: None,
             phase: FailurePhase::Failed,
         }
     }
@@ -91,7 +88,6 @@ impl CreationFailure {
             description: fault.message.clone(),
             reason: fault.reason,
             reaction: CreationReaction { retry: RetryPeriod::Long, memory: DriverMemory::Keep },
-            new_memory: None,
             phase: FailurePhase::ByAge,
         }
     }
@@ -191,7 +187,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         FailurePhase::ByAge if !too_old && *seen.phase() != MachinePhase::Failed => MachinePhase::CrashLoopBackOff,
         FailurePhase::ByAge | FailurePhase::Failed => MachinePhase::Failed,
     };
-    let memory = failure.new_memory.clone().or(match failure.reaction.memory {
+    let memory = seen.flow.unstored_state().map(str::to_owned).or(match failure.reaction.memory {
         DriverMemory::Keep => None,
         DriverMemory::Clear => (!seen.machine.last_known_state().is_empty()).then(String::new),
     });

@@ -369,7 +369,7 @@ fn record_identity(seen: &Observation, vm: &VmIdentity) -> Effect {
 /// Pending with its clock, or Available without a target cluster.
 fn record_phase(seen: &Observation) -> Effect {
     let vm = seen.flow.vm.as_ref();
-    let change = StatusChange::new().last_known_state(vm.and_then(|vm| vm.last_known_state.clone()));
+    let change = StatusChange::new().last_known_state(seen.flow.unstored_state().map(str::to_owned));
     let change = match seen.target {
         TargetCluster::Present => {
             let (reason, vm_is) = match vm.map(|vm| vm.origin) {

@@ -357,6 +357,25 @@ fn the_drivers_memory_after_a_failure(#[case] code: Code, #[case] answered: Opti
     assert_eq!(after(&plan, &machine).last_known_state(), kept);
 }
 
+fn with_state(node: &str, state: &str) -> Answer {
+    Answer::Created(Ok(CreatedVm { vm: vm(node), last_known_state: Some(state.to_owned()) }))
+}
+
+fn initialisation_fails(state: Option<&str>) -> Answer {
+    let mut status = Status::new(Code::Unavailable, "no");
+    status.last_known_state = state.map(str::to_owned);
+    Answer::Initialized(Err(status))
+}
+
+#[rstest]
+#[case::its_initialisation_fails(vec![with_state("n", "s1"), initialisation_fails(None)], "s1")]
+#[case::its_initialisation_fails_with_another_state(vec![with_state("n", "s1"), initialisation_fails(Some("s2"))], "s2")]
+#[case::the_driver_names_no_node(vec![with_state("", "s1")], "s1")]
+fn the_state_of_a_new_vm_is_stored_also_if(#[case] answers: Vec<Answer>, #[case] stored: &str) {
+    let plan = decide(&observed(recorded(), 10, answers));
+    assert_eq!(after(&plan, &recorded()).last_known_state(), stored);
+}
+
 /// A machine whose creation failed at second 60 with this code and request id.
 fn failed_before(code: Code, message: &str) -> MachineSnapshot {
     let plan = decide(&observed(machine(), 60, vec![Answer::Created(Err(Status::new(code, message)))]));

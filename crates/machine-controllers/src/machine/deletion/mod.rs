@@ -220,6 +220,7 @@ impl StageStatus {
             .at_stage(self.stage)
             .code(self.code)
             .preservation_ends()
+            .last_known_state(seen.flow.unstored_state().map(str::to_owned))
             .waits(self.wait(seen))
     }
 
@@ -493,10 +494,6 @@ fn leave_vm(seen: &Observation, other: &str) -> Plan {
 
 /// Writes the failure of a driver call, and pauses.
 fn failed_call(seen: &Observation, rest: StageStatus, period: RetryPeriod, reason: &'static str) -> Plan {
-    let memory = match &seen.flow.answer {
-        Some(Answer::Deleted(Err(status))) => status.last_known_state.clone(),
-        _ => None,
-    };
     let pause = pause_of(period, seen);
     let every = GoDuration::from(pause);
     let wait = wait_in_deletion(seen, reason, "the provider")
@@ -506,7 +503,7 @@ fn failed_call(seen: &Observation, rest: StageStatus, period: RetryPeriod, reaso
              Secrets change"
         ));
     let text = rest.text.clone();
-    let change = rest.waits(wait).change(seen).last_known_state(memory);
+    let change = rest.waits(wait).change(seen);
     let next = Next::LookAgain(pause, Wait::CallOfDeletion);
     Plan::reporting("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
         .warning_if_written(reason, text)

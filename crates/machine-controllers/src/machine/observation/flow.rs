@@ -114,6 +114,29 @@ impl Flow {
         self.answer = Some(answer);
     }
 
+    /// The driver's state that is not stored yet: that of a failed call, otherwise the state that came with the VM. A status write that ends the flow
+    /// stores it, because a driver finds with it what it has made (docs/drivers.md).
+    pub fn unstored_state(&self) -> Option<&str> {
+        let failed = match &self.answer {
+            Some(
+                Answer::Status(Err(status))
+                | Answer::Created(Err(status))
+                | Answer::Initialized(Err(status))
+                | Answer::Deleted(Err(status))
+                | Answer::DeletedStale(Err(status)),
+            ) => status.last_known_state.as_deref(),
+            Some(
+                Answer::Status(Ok(_))
+                | Answer::Created(Ok(_))
+                | Answer::Initialized(Ok(_))
+                | Answer::Deleted(Ok(_))
+                | Answer::DeletedStale(Ok(_)),
+            )
+            | None => None,
+        };
+        failed.or_else(|| self.vm.as_ref()?.last_known_state.as_deref())
+    }
+
     fn found(&mut self, identity: VmIdentity, origin: VmOrigin) {
         self.vm = Some(KnownVm { identity, origin, last_known_state: None });
     }

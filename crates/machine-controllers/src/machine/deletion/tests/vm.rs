@@ -244,3 +244,13 @@ fn a_pause_of_the_creation_does_not_hold_the_deletion() {
     seen.pause = Some(Pause { purpose: Purpose::Creation, until: at(500), inputs: seen.inputs.clone() });
     assert_eq!(starts(&decide(&seen)), Some(Call::Delete));
 }
+
+#[rstest]
+#[case::linked(Answer::Created(Ok(CreatedVm { vm: new_vm("n"), last_known_state: Some("s".to_owned()) })))]
+#[case::without_a_node(Answer::Created(Ok(CreatedVm { vm: new_vm(""), last_known_state: Some("s".to_owned()) })))]
+#[case::failed(Answer::Created(Err(Status { last_known_state: Some("s".to_owned()), ..Status::new(Code::Unavailable, "no") })))]
+fn the_state_of_a_creation_that_answers_during_the_deletion_is_stored(#[case] answer: Answer) {
+    let machine = deleted_at(no_label(running()), 100);
+    let observed = answered(seen(machine, 100), answer);
+    assert_eq!(after(&decide(&observed), &observed.machine).last_known_state(), "s");
+}
