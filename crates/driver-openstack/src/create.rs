@@ -1,15 +1,16 @@
 //! Makes the server of a machine, with its port and volume, or takes over the one that is there.
 
-use cloud_client::{Failure, FailureKind};
+use cloud_client::Failure;
 use machine_driver::{Code, CreatedVm, SecretData, Status};
 use serde_json::{Value, json};
 
 use crate::{
     bodies,
     cloud::Session,
-    lookup::{self, Backing, Disk, Earlier, State, unique},
+    lookup::{self, Backing, Earlier, State, unique},
     neutron::{NamedThing, Port},
     nova::Server,
+    plan::{self, Boot, Made, Supply},
     ports, remove,
     spec::{RootDisk, Spec},
     storage::Volume,
@@ -201,10 +202,10 @@ impl Creation<'_> {
             networks,
             volume: volume.as_deref(),
         });
-        let id = match self.cloud.make_server(&body).await {
-            Ok(id) => id,
-            Err(failure) if failure.kind == FailureKind::Temporary => self.made_unheard(failure).await?,
-            Err(failure) => return Err(self.deploying(failure.status).into()),
+        let id = match Made::from(self.cloud.make_server(&body).await) {
+            Made::This(id) => id,
+            Made::Unknown(failure) => self.made_unheard(failure).await?,
+            Made::Nothing(failure) => return Err(self.deploying(failure.status).into()),
         };
         Ok(built(self.cloud, &id).await?)
     }
@@ -226,19 +227,15 @@ impl Creation<'_> {
 
     /// The machine's own port: one that an earlier request has made, or a new one.
     async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
-        let port = match self.earlier_port(resolved).await? {
-            Earlier::OfUse(port) => port,
-            Earlier::Taken(port) => {
-                let message = format!("port {} of the machine is still in use by {}", port.id, port.device_id);
-                return Err(Status::new(Code::Aborted, message));
-            }
-            Earlier::OfNoUse(old) => {
-                for port in old {
-                    // It holds an address. At the latest it goes with the machine.
+        let port = match plan::port(self.earlier_port(resolved).await?) {
+            Supply::Use(port) => port,
+            Supply::Make { instead_of } => {
+                for port in instead_of {
                     let _ = self.cloud.delete_port(&port.id).await;
                 }
                 self.new_port(resolved).await?
             }
+            Supply::Fail(status) => return Err(status),
         };
         if let Some(tags) = lookup::tags_of_port(&self.subject.owner, &port) {
             self.cloud.tag_port(&port.id, &tags).await?;
@@ -248,12 +245,10 @@ impl Creation<'_> {
 
     async fn new_port(&self, resolved: &Resolved) -> Result<Port, Status> {
         let Subject { spec, owner, .. } = self.subject;
-        match self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await {
-            // The request may have made it all the same; the core would wait a minute for a server before it asks again.
-            Err(failure) if failure.kind == FailureKind::Temporary => {
-                Ok(self.earlier_port(resolved).await?.of_use().ok_or(failure)?)
-            }
-            made => Ok(made?),
+        match Made::from(self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await) {
+            Made::This(port) => Ok(port),
+            Made::Unknown(failure) => Ok(self.earlier_port(resolved).await?.of_use().ok_or(failure)?),
+            Made::Nothing(failure) => Err(failure.into()),
         }
     }
 
@@ -272,35 +267,35 @@ impl Creation<'_> {
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
         let uid = self.subject.machine.metadata.uid.as_deref().unwrap_or_default();
         let made_for = bodies::made_for(uid, &resolved.image, size);
-        let mut volume = match self.earlier_volume(&made_for).await? {
-            Earlier::OfUse(volume) | Earlier::Taken(volume) => volume,
-            // They go with the machine: the end of a volume takes time.
-            Earlier::OfNoUse(_) => {
-                let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
-                match self.cloud.make_volume(&body).await {
-                    // As with a port.
-                    Err(failure) if failure.kind == FailureKind::Temporary => {
-                        self.earlier_volume(&made_for).await?.of_use().ok_or(failure)?
-                    }
-                    made => made?,
+        let id = match plan::volume(self.earlier_volume(&made_for).await?) {
+            Supply::Use(volume) => volume.id,
+            Supply::Make { instead_of } => {
+                for volume in instead_of {
+                    let _ = self.cloud.delete_volume(&volume.id).await;
                 }
+                let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
+                self.new_volume(&body, &made_for).await?.id
             }
+            Supply::Fail(status) => return Err(status),
         };
         let mut wait = Wait::within(self.cloud.cx);
         loop {
-            let id = volume.id;
-            match self.cloud.volume(&id).await? {
-                None => return Err(Status::new(Code::Aborted, format!("volume {id} was deleted meanwhile"))),
-                Some(now) => match Disk::of(&now) {
-                    Disk::Ready => return Ok(id),
-                    Disk::Changing => volume = now,
-                    Disk::Broken | Disk::InUse => {
-                        let message = format!("volume {id} of the machine can't be booted from: it is {}", now.status);
-                        return Err(Status::new(Code::Internal, message));
-                    }
-                },
+            let volume = self.cloud.volume(&id).await?;
+            match plan::boot(&id, volume.as_ref()) {
+                Boot::Ready => return Ok(id),
+                Boot::Wait => {}
+                Boot::Fail(status) => return Err(status),
             }
-            wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
+            wait.pause(|| format!("volume {id} is still {}", volume.map(|volume| volume.status).unwrap_or_default()))
+                .await?;
+        }
+    }
+
+    async fn new_volume(&self, body: &Value, made_for: &str) -> Result<Volume, Status> {
+        match Made::from(self.cloud.make_volume(body).await) {
+            Made::This(volume) => Ok(volume),
+            Made::Unknown(failure) => Ok(self.earlier_volume(made_for).await?.of_use().ok_or(failure)?),
+            Made::Nothing(failure) => Err(failure.into()),
         }
     }
 }
