@@ -255,7 +255,8 @@ impl Creation<'_> {
     async fn earlier_port(&self, resolved: &Resolved) -> Result<Earlier<Port>, Status> {
         let Subject { spec, memory, .. } = self.subject;
         let found = self.cloud.ports_named(self.name).await?;
-        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups))
+        let subnets = self.cloud.subnets(&lookup::other_subnets(&found, spec)).await?;
+        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups, &subnets))
     }
 
     async fn earlier_volume(&self, made_for: &str) -> Result<Earlier<Volume>, Status> {
@@ -302,10 +303,7 @@ impl Creation<'_> {
 
 /// That the subnets of a class are there, and in its network.
 pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(), Status> {
-    let wanted: Vec<&str> = spec.subnets().into_iter().collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
+    let wanted = spec.subnets();
     let found = cloud.subnets(&wanted).await?;
     for id in wanted {
         let subnet = found.iter().find(|subnet| subnet.id == id);

@@ -369,6 +369,22 @@ async fn a_port_is_not_used_that_was_made_before_an_edit_of_the_class(
     assert!(rig.is_empty());
 }
 
+/// The port that an interrupted creation has made. Neutron gives every port of the network an address in a subnet with SLAAC.
+#[rstest]
+#[case::of_the_class(&["s-1"], 0, true)]
+#[case::of_the_class_and_with_slaac(&["s-1", "s-slaac"], 1, true)]
+#[case::that_the_class_has_dropped(&["s-1", "s-2"], 1, false)]
+#[tokio::test(start_paused = true)]
+async fn a_port_in_other_subnets_is_not_used(#[case] subnets: &[&str], #[case] asked: usize, #[case] is_used: bool) {
+    let rig = Rig::new(json!({}));
+    let addresses: Vec<Value> = subnets.iter().map(|subnet| json!({ "subnet_id": subnet })).collect();
+    rig.port("p-a", json!({ "fixed_ips": addresses }));
+    rig.create().await.unwrap();
+    assert_eq!(rig.ports() == ["p-a"], is_used, "{:?}", rig.ports());
+    assert_eq!(rig.ports().len(), 1);
+    assert_eq!(rig.cloud.asked("GET /subnets").len(), 1 + asked, "one request for those of the class");
+}
+
 /// Neutron gives the port the default group of the project.
 #[tokio::test(start_paused = true)]
 async fn a_port_without_groups_that_a_lost_reply_has_made_is_used() {

@@ -270,8 +270,15 @@ impl State {
                 Ok((200, self.page("security_groups", groups.to_vec(), line)))
             }
             (&Method::GET, ["subnets"]) => {
-                let subnets = [("s-1", "n-1"), ("s-2", "n-1"), ("s-9", "n-9")];
-                let subnets = subnets.map(|(id, network)| json!({"id": id, "network_id": network}));
+                let subnets = [
+                    ("s-1", "n-1", Value::Null),
+                    ("s-2", "n-1", Value::Null),
+                    ("s-slaac", "n-1", json!("slaac")),
+                    ("s-9", "n-9", Value::Null),
+                ];
+                let subnets = subnets.map(|(id, network, mode)| {
+                    json!({"id": id, "network_id": network, "ipv6_address_mode": mode, "ipv6_ra_mode": mode})
+                });
                 Ok((200, self.page("subnets", subnets.to_vec(), line)))
             }
             (method, parts) => self.carry_out_below(method, parts, matched.as_deref(), line, body),

@@ -7,7 +7,13 @@ use machine_driver::{Code, ListedVm, NodeAddress, OwnerTags, Status, VmIdentity}
 use serde_json::{Value, json};
 
 use crate::{
-    bodies::MADE_FOR, errors, memory::Owners, neutron::Port, nova::Server, rules::network_of, spec::Spec,
+    bodies::MADE_FOR,
+    errors,
+    memory::Owners,
+    neutron::{Port, Subnet},
+    nova::Server,
+    rules::network_of,
+    spec::Spec,
     storage::Volume,
 };
 
@@ -342,22 +348,47 @@ impl<T> Earlier<T> {
     }
 }
 
-/// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default
-/// group of the project for a class without any.
-pub fn earlier_port(ports: Vec<Port>, owners: &Owners, spec: &Spec, groups: &[String]) -> Earlier<Port> {
+/// The subnets of these ports that the class does not name.
+pub fn other_subnets<'p>(ports: &'p [Port], spec: &Spec) -> BTreeSet<&'p str> {
+    let named = spec.subnets();
+    let of_ports = ports.iter().flat_map(|port| &port.fixed_ips).map(|ip| ip.subnet_id.as_str());
+    of_ports.filter(|id| !id.is_empty() && !named.contains(id)).collect()
+}
+
+/// The port of a machine that earlier requests have made. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of
+/// the default group of the project for a class without any. `others` are the [`other_subnets`].
+pub fn earlier_port(
+    ports: Vec<Port>,
+    owners: &Owners,
+    spec: &Spec,
+    groups: &[String],
+    others: &[Subnet],
+) -> Earlier<Port> {
     let mut ours = our_ports(ports, owners);
     // A port of another network is not waited for, and not taken away from its server.
     ours.retain(|port| port.device_id.is_empty() || port.network_id == spec.network_id);
     Earlier::of(ours, |port| match port.device_id.as_str() {
-        "" if is_as_wanted(port, spec, groups) => Fit::Good,
+        "" if is_as_wanted(port, spec, groups, others) => Fit::Good,
         "" => Fit::Bad,
         _ => Fit::Taken,
     })
 }
 
+/// The modes of IPv6 subnets in which Neutron gives every port of the network an address.
+const AUTOMATIC: [&str; 2] = ["slaac", "dhcpv6-stateless"];
+
+/// Whether Neutron gives every port of the network an address in this subnet.
+fn is_automatic(subnet: &Subnet) -> bool {
+    let modes = [&subnet.ipv6_address_mode, &subnet.ipv6_ra_mode];
+    modes.into_iter().flatten().any(|mode| AUTOMATIC.contains(&mode.as_str()))
+}
+
 /// Whether a port is as the class says. Missing networks of pods are added later.
-fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
+fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String], others: &[Subnet]) -> bool {
+    let named = spec.subnets();
     let subnets: BTreeSet<&str> = port.fixed_ips.iter().map(|ip| ip.subnet_id.as_str()).collect();
+    let automatic: BTreeSet<&str> =
+        others.iter().filter(|subnet| is_automatic(subnet)).map(|subnet| subnet.id.as_str()).collect();
     let has: BTreeSet<&String> = port.security_groups.iter().collect();
     let wanted: BTreeSet<&String> = groups.iter().collect();
     // A network without port security gives its ports no default group.
@@ -365,8 +396,8 @@ fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
     let pods: Vec<_> = spec.pod_networks().into_iter().map(network_of).collect();
     let passing = port.allowed_address_pairs.iter().map(|pair| pair["ip_address"].as_str().and_then(network_of));
     port.network_id == spec.network_id
-        // Neutron adds the network's subnets with SLAAC, which the class does not name.
-        && subnets.is_superset(&spec.subnets())
+        && subnets.is_superset(&named)
+        && subnets.difference(&named).all(|other| automatic.contains(other))
         && are_groups_right
         && passing.into_iter().all(|network| pods.contains(&network))
 }

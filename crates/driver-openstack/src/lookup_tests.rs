@@ -158,6 +158,34 @@ fn spec() -> Spec {
     serde_json::from_value(spec).unwrap()
 }
 
+/// The answer of Neutron about the subnets that [`spec`] does not name.
+fn other_subnets_shown() -> Vec<Subnet> {
+    let modes = [
+        ("s-slaac", Some("slaac"), Some("slaac")),
+        ("s-stateless", None, Some("dhcpv6-stateless")),
+        ("s-stateful", Some("dhcpv6-stateful"), Some("dhcpv6-stateful")),
+        ("s-dropped", None, None),
+    ];
+    let text = |mode: Option<&str>| mode.map(str::to_owned);
+    let subnet = |(id, address, ra): (&str, _, _)| Subnet {
+        id: id.to_owned(),
+        network_id: "n".to_owned(),
+        ipv6_address_mode: text(address),
+        ipv6_ra_mode: text(ra),
+    };
+    modes.map(subnet).into()
+}
+
+#[test]
+fn neutron_is_asked_about_the_subnets_that_the_class_does_not_name() {
+    let ports = [
+        Port { fixed_ips: ["s-1", "s-dropped", ""].map(fixed_ip).into(), ..port("p") },
+        Port { fixed_ips: ["s-2", "s-slaac", "s-dropped"].map(fixed_ip).into(), ..port("q") },
+    ];
+    assert_eq!(other_subnets(&ports, &spec()), BTreeSet::from(["s-dropped", "s-slaac"]));
+    assert!(other_subnets(&[port("p")], &spec()).is_empty());
+}
+
 /// What [`earlier_port`] says of one port.
 #[derive(Debug, PartialEq, Eq)]
 enum Said {
@@ -175,7 +203,11 @@ enum Said {
 #[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Said::NotOurs)]
 #[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Said::OfNoUse)]
 #[case::in_fewer_subnets(Port { fixed_ips: vec![fixed_ip("s-1")], ..port("p") }, Said::OfNoUse)]
-#[case::in_a_subnet_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Said::OfUse)]
+#[case::in_subnets_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac", "s-stateless"].map(fixed_ip).into(), ..port("p") }, Said::OfUse)]
+#[case::in_an_added_subnet_instead(Port { fixed_ips: ["s-1", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Said::OfNoUse)]
+#[case::in_a_subnet_that_the_class_has_dropped(Port { fixed_ips: ["s-1", "s-2", "s-dropped"].map(fixed_ip).into(), ..port("p") }, Said::OfNoUse)]
+#[case::in_a_subnet_that_the_class_has_dropped_with_dhcp_v6(Port { fixed_ips: ["s-1", "s-2", "s-stateful"].map(fixed_ip).into(), ..port("p") }, Said::OfNoUse)]
+#[case::in_a_subnet_that_is_deleted(Port { fixed_ips: ["s-1", "s-2", "s-gone"].map(fixed_ip).into(), ..port("p") }, Said::OfNoUse)]
 #[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Said::OfNoUse)]
 #[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Said::OfNoUse)]
 #[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Said::OfNoUse)]
@@ -183,7 +215,8 @@ enum Said {
 #[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Said::OfNoUse)]
 #[case::of_another_owner(Port { description: None, ..port("p") }, Said::NotOurs)]
 fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Said) {
-    let said = match earlier_port(vec![made.clone()], &owners(), &spec(), &strings(&["g-2", "g-1"])) {
+    let groups = strings(&["g-2", "g-1"]);
+    let said = match earlier_port(vec![made.clone()], &owners(), &spec(), &groups, &other_subnets_shown()) {
         Earlier::OfUse(port) => (port == made).then_some(Said::OfUse),
         Earlier::Taken(port) => (port == made).then_some(Said::Taken),
         Earlier::OfNoUse(ports) if ports.is_empty() => Some(Said::NotOurs),
@@ -200,7 +233,7 @@ fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&st
     let mut spec = spec();
     spec.security_groups.clear();
     let made = Port { security_groups: strings(groups), ..port("p") };
-    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]));
+    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]), &[]);
     assert_eq!(earlier.of_use().is_some(), is_of_use);
 }
 
@@ -209,7 +242,8 @@ fn one_of_several_earlier_ports_is_enough() {
     let old = Port { security_groups: Vec::new(), ..port("old") };
     let used = Port { device_id: "s".to_owned(), ..port("used") };
     let of = |ports: &[&Port]| {
-        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &owners(), &spec(), &strings(&["g-1", "g-2"]))
+        let ports = ports.iter().map(|port| (*port).clone()).collect();
+        earlier_port(ports, &owners(), &spec(), &strings(&["g-1", "g-2"]), &[])
     };
     assert_eq!(of(&[&old, &used, &port("p")]), Earlier::OfUse(port("p")));
     assert_eq!(of(&[&old, &used]), Earlier::Taken(used));

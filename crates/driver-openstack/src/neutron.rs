@@ -1,6 +1,6 @@
 //! The requests to Neutron and their answers.
 
-use std::iter;
+use std::{collections::BTreeSet, iter};
 
 use cloud_client::{Failure, Repeat, http::Method};
 use machine_driver::OwnerTags;
@@ -49,10 +49,15 @@ pub struct NamedThing {
 }
 
 /// A subnet.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct Subnet {
     pub id: String,
     pub network_id: String,
+    /// The way in which ports get their IPv6 addresses.
+    pub ipv6_address_mode: Option<String>,
+    /// The way in which the router advertises the subnet.
+    pub ipv6_ra_mode: Option<String>,
 }
 
 impl Session<'_> {
@@ -147,9 +152,13 @@ impl Session<'_> {
     }
 
     /// The subnets with these ids.
-    pub async fn subnets(&self, ids: &[&str]) -> Result<Vec<Subnet>, Failure> {
-        let pairs: Vec<_> =
-            ids.iter().map(|id| ("id", *id)).chain([("fields", "id"), ("fields", "network_id")]).collect();
+    pub async fn subnets(&self, ids: &BTreeSet<&str>) -> Result<Vec<Subnet>, Failure> {
+        // A request without ids would list all subnets.
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fields = ["id", "network_id", "ipv6_address_mode", "ipv6_ra_mode"].map(|field| ("fields", field));
+        let pairs: Vec<_> = ids.iter().map(|id| ("id", *id)).chain(fields).collect();
         let path = format!("/subnets?{}", query(&pairs));
         self.list(Operation::get(Service::Network, "looking for the subnets", &path), "subnets").await
     }
