@@ -208,6 +208,32 @@ async fn a_class_names_what_is_not_there(#[case] patch: Value, #[case] code: Cod
     assert!(rig.is_empty());
 }
 
+/// Neutron shows the security groups of all projects to a login with the role `admin`.
+#[rstest]
+#[case::of_the_own_project(json!(["machines"]), &["g-machines"])]
+#[case::that_another_project_shares(json!(["machines", "shared"]), &["g-machines", "g-shared-2"])]
+#[case::the_default_one_of_the_own_project(json!(["default"]), &["g-default"])]
+#[tokio::test(start_paused = true)]
+async fn a_security_group_of_the_own_project_comes_first(#[case] names: Value, #[case] ids: &[&str]) {
+    let rig = Rig::new(json!({ "securityGroups": names }));
+    rig.create().await.unwrap();
+    let state = rig.cloud.state();
+    assert_eq!(state.ports[0]["security_groups"], json!(ids));
+    let first = state.log.iter().find(|(line, _)| line.starts_with("GET /security-groups")).unwrap();
+    assert!(first.0.contains("project_id=project-1"), "{}", first.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_security_groups_of_one_name_in_the_own_project_are_none() {
+    let refused = Rig::new(json!({"securityGroups": ["twice"]})).create().await.unwrap_err();
+    assert_eq!(refused.code, Code::OutOfRange);
+    assert!(
+        refused.message.ends_with("Found 2 resources of kind security group with name twice"),
+        "{}",
+        refused.message
+    );
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_images_of_one_name_are_none() {
     let rig = Rig::new(json!({}));

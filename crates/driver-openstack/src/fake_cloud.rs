@@ -265,9 +265,12 @@ impl State {
                 Ok((200, self.page("networks", networks.to_vec(), line)))
             }
             (&Method::GET, ["security-groups"]) => {
-                let groups =
-                    ["machines", "others", "default"].map(|name| json!({"id": format!("g-{name}"), "name": name}));
-                Ok((200, self.page("security_groups", groups.to_vec(), line)))
+                let own = ["machines", "others", "default", "twice"].map(|name| (name, PROJECT, format!("g-{name}")));
+                let others = ["machines", "default", "shared"].map(|name| (name, "another", format!("g-{name}-2")));
+                let twice = [("twice", PROJECT, "g-twice-2".to_owned())];
+                let groups = own.into_iter().chain(others).chain(twice);
+                let groups = groups.map(|(name, project, id)| json!({"id": id, "name": name, "project_id": project}));
+                Ok((200, self.page("security_groups", groups.collect(), line)))
             }
             (&Method::GET, ["subnets"]) => {
                 let subnets = [
@@ -388,7 +391,7 @@ impl State {
         let query = queried(line);
         let asked: Vec<_> =
             query.iter().filter(|(name, _)| ["name", "id", "device_id"].contains(&name.as_str())).collect();
-        // The login has the role `admin`: Neutron shows it the ports of all projects, unless it asks for one.
+        // The login has the role `admin`: Neutron shows it the ports and security groups of all projects, unless it asks for one.
         let project = query.iter().find(|(name, _)| name == "project_id").map(|(_, value)| value);
         let found: Vec<Value> = all
             .into_iter()

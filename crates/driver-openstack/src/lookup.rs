@@ -10,7 +10,7 @@ use crate::{
     bodies::MADE_FOR,
     errors,
     memory::Owners,
-    neutron::{Port, Subnet},
+    neutron::{NamedThing, Port, Subnet},
     nova::Server,
     rules::network_of,
     spec::Spec,
@@ -238,14 +238,19 @@ pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
-/// The ports of a project. All ports for a login without a project.
-pub fn ports_of_project(ports: Vec<Port>, project: Option<&str>) -> Vec<Port> {
+/// The ports or security groups of a project. All of them for a login without a project. `project_of` reads the project of one.
+pub fn of_project<T>(found: Vec<T>, project: Option<&str>, project_of: impl Fn(&T) -> Option<&str>) -> Vec<T> {
     // Neutron ignores filters that it does not know. Then it does not show the field either.
-    let is_of_project = |port: &Port| match (port.project_id.as_deref(), project) {
+    let is_of_project = |one: &T| match (project_of(one), project) {
         (Some(of), Some(project)) => of == project,
         (None, _) | (_, None) => true,
     };
-    ports.into_iter().filter(is_of_project).collect()
+    found.into_iter().filter(is_of_project).collect()
+}
+
+/// The names that no object has.
+pub fn missing<'n>(names: &[&'n str], found: &[NamedThing]) -> Vec<&'n str> {
+    names.iter().copied().filter(|name| found.iter().all(|thing| thing.name != *name)).collect()
 }
 
 /// The ports that belong to one of the owners.

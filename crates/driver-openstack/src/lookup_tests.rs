@@ -84,7 +84,8 @@ fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Optio
 #[case::a_login_without_a_project(None, Some("q"), true)]
 fn a_port_is_of_a_project(#[case] project: Option<&str>, #[case] of: Option<&str>, #[case] expected: bool) {
     let port = Port { project_id: of.map(str::to_owned), ..port("p-1") };
-    assert_eq!(ports_of_project(vec![port], project).len(), usize::from(expected));
+    let found = of_project(vec![port], project, |port: &Port| port.project_id.as_deref());
+    assert_eq!(found.len(), usize::from(expected));
 }
 
 #[test]

@@ -41,11 +41,14 @@ pub struct FixedIp {
     pub subnet_id: String,
 }
 
-/// A network or a security group.
-#[derive(Clone, Debug, Deserialize)]
+/// A network, an image or a security group.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NamedThing {
     pub id: String,
     pub name: String,
+    /// Shown only if the request asks for it.
+    #[serde(default)]
+    pub project_id: Option<String>,
 }
 
 /// A subnet.
@@ -85,7 +88,7 @@ impl Session<'_> {
         let filters: Vec<_> = iter::once(filter).chain(of_project).collect();
         let path = format!("/ports?{}", query(&filters));
         let found = self.list(Operation::get(Service::Network, what, &path), "ports").await?;
-        Ok(lookup::ports_of_project(found, project.as_deref()))
+        Ok(lookup::of_project(found, project.as_deref(), |port: &Port| port.project_id.as_deref()))
     }
 
     /// A port.
@@ -143,10 +146,24 @@ impl Session<'_> {
         self.list(Operation::get(Service::Network, "looking for the networks", &path), "networks").await
     }
 
-    /// The security groups with these names.
+    /// The security groups with these names: those of the login's project, and for names without such a group those of all projects. Another project
+    /// may share its groups, and Neutron shows the groups of all projects to a login with the role `admin`.
     pub async fn security_groups_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
-        let pairs: Vec<_> =
-            names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
+        let project = self.project().await?;
+        let project = project.as_deref();
+        let found = self.security_groups(names, project).await?;
+        let mut groups = lookup::of_project(found, project, |group: &NamedThing| group.project_id.as_deref());
+        let missing = lookup::missing(names, &groups);
+        if project.is_some() && !missing.is_empty() {
+            groups.extend(self.security_groups(&missing, None).await?);
+        }
+        Ok(groups)
+    }
+
+    async fn security_groups(&self, names: &[&str], project: Option<&str>) -> Result<Vec<NamedThing>, Failure> {
+        let fields = ["id", "name", "project_id"].map(|field| ("fields", field));
+        let of_project = project.map(|project| ("project_id", project));
+        let pairs: Vec<_> = names.iter().map(|name| ("name", *name)).chain(of_project).chain(fields).collect();
         let path = format!("/security-groups?{}", query(&pairs));
         self.list(Operation::get(Service::Network, "looking for the security groups", &path), "security_groups").await
     }
