@@ -2,6 +2,8 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
+use std::time::Duration;
+
 use machine_driver::Code;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -433,6 +435,31 @@ async fn an_old_port_that_neutron_does_not_delete_keeps_no_server_from_being_mad
     assert_eq!(rig.ports().len(), 2);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// The process ends in a creation, and a user edits the tags of the class. The controllers have stored the state of the look-up before the creation.
+#[rstest]
+#[case::before_the_port_has_tags("PUT /ports", true)]
+#[case::before_the_server_is_made("POST /servers", true)]
+#[case::while_the_server_is_built("GET /servers/s-", true)]
+#[case::and_the_machine_is_deleted_with_a_port("POST /servers", false)]
+#[case::and_the_machine_is_deleted_with_a_server("GET /servers/s-", false)]
+#[tokio::test(start_paused = true)]
+async fn what_a_creation_that_is_cut_off_has_made_is_found(#[case] request: &'static str, #[case] lives: bool) {
+    let rig = Rig::new(with_volume());
+    let state = rig.status().await.unwrap_err().last_known_state;
+    rig.cloud.fails(request, [Fault::Silence]);
+    assert!(tokio::time::timeout(Duration::from_secs(30), rig.create()).await.is_err(), "cut off");
+    let mut rig = rig.keeping(state).edited(json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}}));
+    if lives {
+        let state = rig.status().await.unwrap_err().last_known_state;
+        rig = rig.keeping(state);
+        let made = rig.create().await.unwrap();
+        assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+        rig = rig.keeping(made.last_known_state).named(&made.vm.provider_id);
+    }
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
 }
 
 /// A creation whose end is unknown has made a server, and a user edits the tags of the class.

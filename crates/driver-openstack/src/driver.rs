@@ -73,12 +73,17 @@ impl OpenStackDriver {
     }
 
     async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
+        let subject = Spec::read(&request.class);
+        let subject = subject.and_then(|spec| self.subject(spec, &request.machine, &request.secret));
         if self.options.status == MachineStatus::Unimplemented {
-            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
+            let state = subject.ok().map(|subject| subject.memory.state());
+            let status = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");
+            return Err(Status { last_known_state: state, ..status });
         }
-        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let subject = subject?;
         let cloud = subject.session(&self.clouds, cx)?;
-        self.coded(status(&subject, &cloud).await)
+        let found = self.coded(status(&subject, &cloud).await);
+        found.map_err(|status| lookup::before_creation(status, &subject.memory))
     }
 
     /// The outcome with the codes that the options select.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{
     bodies::MADE_FOR,
     errors,
-    memory::Owners,
+    memory::{Memory, Owners},
     neutron::{NamedThing, Port, Subnet},
     nova::Server,
     rules::network_of,
@@ -310,6 +310,15 @@ pub fn initialised(
         Err(status) => return Err(status),
     };
     Err(Status::new(Code::Uninitialized, message).with_partial(identity))
+}
+
+/// The failure of a look-up, with a state if a creation follows: the controllers store the state before they ask for the creation. A creation that is
+/// cut off returns none.
+pub fn before_creation(status: Status, memory: &Memory) -> Status {
+    match status.code {
+        Code::NotFound | Code::Unimplemented => Status { last_known_state: Some(memory.state()), ..status },
+        _ => status,
+    }
 }
 
 /// What earlier requests have made of a kind of which a machine needs one. The replies may have been lost, and a user may have edited the class

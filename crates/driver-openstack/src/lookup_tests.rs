@@ -286,6 +286,17 @@ fn an_earlier_volume_is_used_if_it_was_made_for_the_machine(
 }
 
 #[rstest]
+#[case::there_is_no_server(Code::NotFound, true)]
+#[case::the_server_is_not_whole(Code::Unimplemented, true)]
+#[case::it_is_being_deleted(Code::Aborted, false)]
+#[case::no_answer(Code::Unavailable, false)]
+fn a_look_up_has_a_state_if_a_creation_follows(#[case] code: Code, #[case] has_state: bool) {
+    let memory = Memory::of(&spec(), &owner(), "");
+    let status = before_creation(Status::new(code, "no"), &memory);
+    assert_eq!(status.last_known_state, has_state.then(|| memory.state()));
+}
+
+#[rstest]
 #[case::they_pass(Ok(PodTraffic::Passes), None)]
 #[case::they_do_not(Ok(PodTraffic::Blocked), Some(Code::Uninitialized))]
 #[case::a_network_has_another_name(Err(Code::NotFound), Some(Code::Uninitialized))]
