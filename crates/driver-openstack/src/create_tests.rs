@@ -462,6 +462,68 @@ async fn what_a_creation_that_is_cut_off_has_made_is_found(#[case] request: &'st
     assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
 }
 
+/// The process ends in a creation, and a user edits the region of the class.
+#[rstest]
+#[case::before_the_server_is_made("POST /servers", Code::NotFound)]
+#[case::while_the_server_is_built("GET /servers/s-", Code::Unimplemented)]
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_in_an_earlier_region(#[case] request: &'static str, #[case] seen: Code) {
+    for lives in [true, false] {
+        let rig = Rig::new(with_volume());
+        let state = rig.status().await.unwrap_err().last_known_state;
+        rig.cloud.fails(request, [Fault::Silence]);
+        assert!(tokio::time::timeout(Duration::from_secs(30), rig.create()).await.is_err(), "cut off");
+        let mut rig = rig.keeping(state).edited(json!({"region": "eu-2"}));
+        if lives {
+            let status = rig.status().await.unwrap_err();
+            assert_eq!(status.code, seen);
+            rig = rig.keeping(status.last_known_state);
+            let made = rig.create().await.unwrap();
+            assert!(made.vm.provider_id.starts_with("openstack:///eu-2/"), "{made:?}");
+            assert!(rig.is_empty(), "nothing is left in eu-1");
+            let state = made.last_known_state.unwrap();
+            assert!(!state.contains("eu-1"), "{state}");
+            rig = rig.keeping(Some(state)).named(&made.vm.provider_id);
+        }
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty());
+        rig.cloud.state().exchange_regions();
+        assert!(rig.is_empty(), "nothing is left in eu-2");
+    }
+}
+
+/// A creation whose end is unknown has made a server, and a user edits the region of the class.
+#[tokio::test(start_paused = true)]
+async fn a_server_in_an_earlier_region_is_taken_over() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(403, "{}")]);
+    let unknown = rig.create().await.unwrap_err();
+    rig.cloud.state().servers[0]["status"] = json!("ACTIVE");
+    let rig = rig.keeping(unknown.last_known_state).edited(json!({"region": "eu-2"}));
+    let vm = rig.status().await.unwrap();
+    assert!(vm.provider_id.starts_with("openstack:///eu-1/"), "{vm:?}");
+    let rig = rig.named(&vm.provider_id);
+    rig.initialize().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// The machine keeps the state, and the next attempt deletes what is left in the earlier region.
+#[tokio::test(start_paused = true)]
+async fn no_server_is_made_before_an_earlier_region_is_clean() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    let unknown = rig.create().await.unwrap_err();
+    let rig = rig.keeping(unknown.last_known_state).edited(json!({"region": "eu-2"}));
+    rig.cloud.fails("DELETE /ports", [Fault::Error(403, "{}")]);
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert!(refused.last_known_state.as_ref().is_some_and(|state| state.contains("eu-1")), "{refused:?}");
+    let rig = rig.keeping(refused.last_known_state);
+    rig.create().await.unwrap();
+    assert!(rig.is_empty(), "nothing is left in eu-1");
+}
+
 /// A creation whose end is unknown has made a server, and a user edits the tags of the class.
 #[rstest]
 #[case::the_machine_lives_on(true)]

@@ -62,6 +62,8 @@ pub struct State {
     /// The services in the catalogue.
     pub catalogue: Vec<&'static str>,
     pub made: usize,
+    /// The servers, ports and volumes of the other region.
+    elsewhere: [Vec<Value>; 3],
     pending: BTreeMap<String, usize>,
 }
 
@@ -95,6 +97,7 @@ impl FakeCloud {
             images: vec!["linux"],
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             made: 0,
+            elsewhere: Default::default(),
             pending: BTreeMap::new(),
         })))
     }
@@ -236,7 +239,27 @@ impl State {
         answer
     }
 
+    /// Exchanges the objects of `eu-1` and `eu-2`.
+    pub fn exchange_regions(&mut self) {
+        let [servers, ports, volumes] = &mut self.elsewhere;
+        std::mem::swap(&mut self.servers, servers);
+        std::mem::swap(&mut self.ports, ports);
+        std::mem::swap(&mut self.volumes, volumes);
+    }
+
     fn carry_out(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Outcome {
+        let is_elsewhere = request.uri().host() == Some("other");
+        if is_elsewhere {
+            self.exchange_regions();
+        }
+        let outcome = self.carry_out_here(request, line, body);
+        if is_elsewhere {
+            self.exchange_regions();
+        }
+        outcome
+    }
+
+    fn carry_out_here(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Outcome {
         let path = line.split_once(' ').unwrap().1;
         let path = path.split('?').next().unwrap();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();

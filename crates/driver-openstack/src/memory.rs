@@ -69,6 +69,10 @@ pub struct Memory {
     pub owners: Owners,
     /// Whether volumes were made for the machine.
     pub volumes: Volumes,
+    /// The region of the class.
+    region: String,
+    /// The regions that the class had when something may have been made for the machine.
+    pub earlier_regions: Vec<String>,
 }
 
 /// The form of a memory in the last known state of a machine.
@@ -79,6 +83,8 @@ struct Kept {
     owners: Vec<Vec<String>>,
     /// Whether volumes may have been made.
     volumes: bool,
+    /// The regions where something may have been made.
+    regions: Vec<String>,
 }
 
 impl Memory {
@@ -95,7 +101,10 @@ impl Memory {
         let is_of_cluster =
             |keys: &Vec<String>| owner.share_a_cluster_with(|key| keys.iter().any(|known| known == key));
         let earlier = kept.owners.iter().filter(|keys| is_of_cluster(keys));
-        let memory = Self { owners: Owners::of_class(owner.clone()), volumes };
+        let region = spec.region.clone();
+        let is_earlier = |known: &String| !known.is_empty() && *known != region;
+        let earlier_regions = kept.regions.into_iter().filter(is_earlier).collect();
+        let memory = Self { owners: Owners::of_class(owner.clone()), volumes, region, earlier_regions };
         memory.with_owners(earlier.filter_map(|keys| spec::owner_tags(keys.iter())))
     }
 
@@ -116,7 +125,9 @@ impl Memory {
     /// The last known state that keeps it.
     pub fn state(&self) -> String {
         let keys = |owner: &OwnerTags| owner.keys().map(str::to_owned).collect();
-        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes: self.volumes > Volumes::Unlikely };
+        let regions = self.earlier_regions.iter().chain([&self.region]).cloned().collect();
+        let volumes = self.volumes > Volumes::Unlikely;
+        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, regions };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -137,6 +148,11 @@ mod tests {
         Memory::of(&serde_json::from_value(class.clone()).unwrap(), &owner("c", "node"), state)
     }
 
+    fn known(earlier: &[OwnerTags], volumes: Volumes, regions: &[&str]) -> Memory {
+        let earlier_regions = regions.iter().map(|region| (*region).to_owned()).collect();
+        Memory { owners: owners(earlier), volumes, region: String::new(), earlier_regions }
+    }
+
     const OF_ANOTHER_ROLE: &str = r#"{"owners":[["kubernetes.io-cluster-c","kubernetes.io-role-old"]],"volumes":true}"#;
 
     fn owners(earlier: &[OwnerTags]) -> Owners {
@@ -144,17 +160,29 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing("", &[], Volumes::Unlikely)]
-    #[case::text_of_another_driver("made on Monday", &[], Volumes::Unlikely)]
-    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, &[], Volumes::Unlikely)]
-    #[case::another_role(OF_ANOTHER_ROLE, &[owner("c", "old")], Volumes::Possible)]
-    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, &[], Volumes::Unlikely)]
-    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, &[], Volumes::Unlikely)]
-    fn a_state_says(#[case] state: &str, #[case] earlier: &[OwnerTags], #[case] volumes: Volumes) {
-        let known = memory(&json!({}), state);
-        assert_eq!(known, Memory { owners: owners(earlier), volumes });
-        let again = memory(&json!({}), &known.state());
-        assert_eq!(again, known, "a state is read as it was written");
+    #[case::nothing("", known(&[], Volumes::Unlikely, &[]))]
+    #[case::text_of_another_driver("made on Monday", known(&[], Volumes::Unlikely, &[]))]
+    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::another_role(OF_ANOTHER_ROLE, known(&[owner("c", "old")], Volumes::Possible, &[]))]
+    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::other_regions(r#"{"regions":["eu-1","","eu-2"]}"#, known(&[], Volumes::Unlikely, &["eu-1", "eu-2"]))]
+    fn a_state_says(#[case] state: &str, #[case] expected: Memory) {
+        let read = memory(&json!({}), state);
+        assert_eq!(read, expected);
+        let again = memory(&json!({}), &read.state());
+        assert_eq!(again, read, "a state is read as it was written");
+    }
+
+    #[test]
+    fn the_region_of_the_class_is_no_earlier_one() {
+        let of = |region: &str, state: &str| memory(&json!({ "region": region }), state);
+        let first = of("eu-1", "");
+        assert_eq!(first.earlier_regions, [""; 0]);
+        assert_eq!(of("eu-1", &first.state()).earlier_regions, [""; 0]);
+        let edited = of("eu-2", &first.state());
+        assert_eq!(edited.earlier_regions, ["eu-1"]);
+        assert_eq!(of("eu-1", &edited.state()).earlier_regions, ["eu-2"]);
     }
 
     #[test]
@@ -168,7 +196,7 @@ mod tests {
         });
         let server: Server = serde_json::from_value(server).unwrap();
         let seen = memory(&json!({}), "").with(&[server.clone(), server, Server::default()]);
-        assert_eq!(seen, Memory { owners: owners(&[owner("c", "old")]), volumes: Volumes::Possible });
+        assert_eq!(seen, known(&[owner("c", "old")], Volumes::Possible, &[]));
     }
 
     #[rstest]
