@@ -1,4 +1,4 @@
-//! Makes the server of a machine, with its port and volume, or takes over the one that is there.
+//! Makes the server of a machine, with its port and volume, or takes over the machine's existing server.
 
 use cloud_client::Failure;
 use machine_driver::{Code, CreatedVm, SecretData, Status};
@@ -28,7 +28,7 @@ pub struct Creation<'a> {
     pub name: &'a str,
 }
 
-/// What names of the class stand for.
+/// The ids of the objects that the class names.
 struct Resolved {
     image: String,
     flavor: String,
@@ -36,12 +36,11 @@ struct Resolved {
     security_groups: Vec<String>,
 }
 
-/// Why nothing was made.
+/// The reason why no server was made.
 enum Refused {
-    /// What was made for the server can go.
+    /// There is no server. Its port and its volume can be deleted.
     Surely(Status),
-    /// There may be a server, which needs what was made for it. The core asks for it before it asks for another one
-    /// (decisions.md 58).
+    /// There may be a server, which needs its port and its volume. The core looks for it before it requests another one (decisions.md 58).
     Perhaps(Status),
 }
 
@@ -70,8 +69,8 @@ impl Creation<'_> {
     /// The server of the machine.
     ///
     /// # Errors
-    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown. The state in the error finds what stays, also after an
-    /// edit of the class.
+    /// The first failure. Server, port and volume are deleted then, unless the server may exist. The error has a state, with which later calls find the
+    /// rest, also after an edit of the class.
     pub async fn run(self) -> Result<CreatedVm, Status> {
         self.made().await.map_err(|status| {
             let state = status.last_known_state.unwrap_or_else(|| self.subject.memory.state());
@@ -89,7 +88,7 @@ impl Creation<'_> {
             }
             Backing::Server(server) => self.taken_over(*server).await?,
         };
-        // The server is there whatever comes of this. The core asks for its initialisation next, which tells what fails here.
+        // A failure here does not matter: the core requests the initialisation of the server next, which repeats the request and reports the failure.
         let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
         let memory = self.subject.memory.clone().with(std::slice::from_ref(&server));
         let vm = lookup::identity(self.cloud.region, &server, self.name);
@@ -130,7 +129,7 @@ impl Creation<'_> {
         }
     }
 
-    /// Looks for what the class names, before anything is made.
+    /// Looks for the objects that the class names, before anything is made.
     async fn resolve(&self) -> Result<Resolved, Status> {
         let spec = &self.subject.spec;
         let in_networks =
@@ -158,8 +157,8 @@ impl Creation<'_> {
         Ok(flavor.id.clone())
     }
 
-    /// The security groups of a port that the driver makes; those of other ports Nova looks for. A class without groups leaves it to Neutron, which
-    /// takes the default group of the project.
+    /// The security groups of a port that the driver makes. Nova looks for the security groups of its own ports. For a class without groups, Neutron
+    /// uses the default group of the project.
     async fn security_groups(&self) -> Result<Vec<String>, Status> {
         let names: Vec<&str> = self.subject.spec.security_groups.iter().map(String::as_str).collect();
         if !self.subject.spec.has_own_port() {
@@ -210,13 +209,13 @@ impl Creation<'_> {
         Ok(built(self.cloud, &id).await?)
     }
 
-    /// The server that a request without an answer has made.
+    /// The server of a request whose answer is lost.
     async fn made_unheard(&self, failure: Failure) -> Result<String, Refused> {
         let status = self.deploying(failure.status);
         let Ok(found) = self.cloud.servers_named(self.name).await else { return Err(Refused::Perhaps(status)) };
         match Backing::of(lookup::ours(found, &self.subject.memory.owners)) {
             Ok(Backing::Server(server)) => Ok(server.id),
-            // It may still come.
+            // The server may still appear.
             Ok(Backing::Nothing | Backing::Ending(_)) | Err(_) => Err(Refused::Perhaps(status)),
         }
     }
@@ -225,7 +224,7 @@ impl Creation<'_> {
         prefixed(&format!("failed to deploy server [Name={:?}]", self.name), status)
     }
 
-    /// The machine's own port: one that an earlier request has made, or a new one.
+    /// The machine's own port: the port of an earlier request, or a new port.
     async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
         let port = match plan::port(self.earlier_port(resolved).await?) {
             Supply::Use(port) => port,
@@ -247,7 +246,7 @@ impl Creation<'_> {
         let Subject { spec, owner, .. } = self.subject;
         match Made::from(self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await) {
             Made::This(port) => Ok(port),
-            Made::Unknown(failure) => Ok(self.earlier_port(resolved).await?.of_use().ok_or(failure)?),
+            Made::Unknown(failure) => Ok(self.earlier_port(resolved).await?.usable().ok_or(failure)?),
             Made::Nothing(failure) => Err(failure.into()),
         }
     }
@@ -264,7 +263,7 @@ impl Creation<'_> {
         Ok(lookup::earlier_volume(found, &self.subject.memory.owners, made_for))
     }
 
-    /// The volume that the server boots from: one that an earlier request has made, or a new one.
+    /// The volume that the server boots from: the volume of an earlier request, or a new volume.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
         let uid = self.subject.machine.metadata.uid.as_deref().unwrap_or_default();
         let made_for = bodies::made_for(uid, &resolved.image, size);
@@ -295,13 +294,16 @@ impl Creation<'_> {
     async fn new_volume(&self, body: &Value, made_for: &str) -> Result<Volume, Status> {
         match Made::from(self.cloud.make_volume(body).await) {
             Made::This(volume) => Ok(volume),
-            Made::Unknown(failure) => Ok(self.earlier_volume(made_for).await?.of_use().ok_or(failure)?),
+            Made::Unknown(failure) => Ok(self.earlier_volume(made_for).await?.usable().ok_or(failure)?),
             Made::Nothing(failure) => Err(failure.into()),
         }
     }
 }
 
-/// That the subnets of a class are there, and in its network.
+/// Checks that the subnets of a class exist and belong to its network.
+///
+/// # Errors
+/// `NotFound` and `InvalidArgument` for the first subnet that does not, and errors of Neutron.
 pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(), Status> {
     let wanted = spec.subnets();
     let found = cloud.subnets(&wanted).await?;
@@ -317,12 +319,15 @@ pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(),
     Ok(())
 }
 
-/// The same failure, which says where it happened.
+/// A failure with the place where it happened at the beginning of its message.
 pub fn prefixed(what: &str, status: Status) -> Status {
     Status { message: format!("{what}: {}", status.message), ..status }
 }
 
-/// The ids that each of these names stands for.
+/// The id of each of these names.
+///
+/// # Errors
+/// `NotFound` and `OutOfRange` for the first name that is not unique.
 pub fn ids(kind: &str, names: &[&str], found: &[NamedThing]) -> Result<Vec<String>, Status> {
     names
         .iter()

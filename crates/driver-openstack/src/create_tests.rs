@@ -1,4 +1,4 @@
-//! Creations against an `OpenStack` in this process, in paused time.
+//! Tests of creations against [`FakeCloud`](crate::fake_cloud::FakeCloud), in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
 
@@ -59,6 +59,33 @@ async fn a_creation_makes_a_port_and_a_server_and_a_deletion_leaves_nothing() {
             "GET /volumes/detail",
         ]
     );
+}
+
+/// docs/clouds-openstack.md and docs/performance.md contain the numbers of these requests, without logins and polls.
+#[tokio::test(start_paused = true)]
+async fn the_requests_for_the_life_of_a_machine_are_those_of_the_documents() {
+    let rig = Rig::new(with_volume());
+    let cloud = rig.cloud.clone();
+    // The number of requests since the last count.
+    let without_polls = |polls: &[&str]| {
+        let is_poll = |line: &String| polls.iter().any(|poll| line.starts_with(poll)) || line.starts_with("POST /auth");
+        let log = std::mem::take(&mut cloud.state().log);
+        log.into_iter().filter(|(line, _)| !is_poll(line)).count()
+    };
+    rig.status().await.unwrap_err();
+    assert_eq!(without_polls(&[]), 1);
+    let id = rig.create().await.unwrap().vm.provider_id;
+    assert_eq!(without_polls(&["GET /servers/s-", "GET /volumes/v-"]), 10 + 2);
+    let rig = rig.named(&id);
+    rig.initialize().await.unwrap();
+    assert_eq!(without_polls(&[]), 2);
+    rig.status().await.unwrap();
+    assert_eq!(without_polls(&[]), 2);
+    rig.delete().await.unwrap();
+    // The first request for the server is the look-up.
+    assert_eq!(1 + without_polls(&["GET /servers/s-", "GET /volumes/v-"]), 5 + 1);
+    rig.list().await.unwrap();
+    assert_eq!(without_polls(&[]), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,22 +26,22 @@ pub enum Supply<T> {
 /// The source of the port.
 pub fn port(earlier: Earlier<Port>) -> Supply<Port> {
     match earlier {
-        Earlier::OfUse(port) => Supply::Use(port),
-        Earlier::Taken(port) => {
+        Earlier::Usable(port) => Supply::Use(port),
+        Earlier::InUse(port) => {
             let message = format!("port {} of the machine is still in use by {}", port.id, port.device_id);
             Supply::Fail(Status::new(Code::Aborted, message))
         }
         // The old ports hold addresses.
-        Earlier::OfNoUse(old) => Supply::Make { instead_of: old },
+        Earlier::Unusable(old) => Supply::Make { instead_of: old },
     }
 }
 
 /// The source of the volume.
 pub fn volume(earlier: Earlier<Volume>) -> Supply<Volume> {
     match earlier {
-        Earlier::OfUse(volume) | Earlier::Taken(volume) => Supply::Use(volume),
+        Earlier::Usable(volume) | Earlier::InUse(volume) => Supply::Use(volume),
         // The old volumes go with the machine, because the deletion of a volume takes time.
-        Earlier::OfNoUse(_) => Supply::Make { instead_of: Vec::new() },
+        Earlier::Unusable(_) => Supply::Make { instead_of: Vec::new() },
     }
 }
 
@@ -200,21 +200,21 @@ mod tests {
     }
 
     #[rstest]
-    #[case::it_fits(Earlier::OfUse(port_of("p")), Supply::Use(port_of("p")))]
+    #[case::it_fits(Earlier::Usable(port_of("p")), Supply::Use(port_of("p")))]
     #[case::a_server_has_it(
-        Earlier::Taken(port_of("p")),
+        Earlier::InUse(port_of("p")),
         Supply::Fail(failed(Code::Aborted, "port p of the machine is still in use by s"))
     )]
-    #[case::they_do_not_fit(Earlier::OfNoUse(vec![port_of("p"), port_of("q")]), Supply::Make { instead_of: vec![port_of("p"), port_of("q")] })]
-    #[case::there_is_none(Earlier::OfNoUse(Vec::new()), Supply::Make { instead_of: Vec::new() })]
+    #[case::they_do_not_fit(Earlier::Unusable(vec![port_of("p"), port_of("q")]), Supply::Make { instead_of: vec![port_of("p"), port_of("q")] })]
+    #[case::there_is_none(Earlier::Unusable(Vec::new()), Supply::Make { instead_of: Vec::new() })]
     fn a_port_is_used_made_or_waited_for(#[case] earlier: Earlier<Port>, #[case] expected: Supply<Port>) {
         assert_eq!(port(earlier), expected);
     }
 
     #[rstest]
-    #[case::it_fits(Earlier::OfUse(volume_of("available")), Supply::Use(volume_of("available")))]
-    #[case::a_server_has_it(Earlier::Taken(volume_of("in-use")), Supply::Use(volume_of("in-use")))]
-    #[case::it_does_not_fit(Earlier::OfNoUse(vec![volume_of("available")]), Supply::Make { instead_of: Vec::new() })]
+    #[case::it_fits(Earlier::Usable(volume_of("available")), Supply::Use(volume_of("available")))]
+    #[case::a_server_has_it(Earlier::InUse(volume_of("in-use")), Supply::Use(volume_of("in-use")))]
+    #[case::it_does_not_fit(Earlier::Unusable(vec![volume_of("available")]), Supply::Make { instead_of: Vec::new() })]
     fn a_volume_is_used_or_made(#[case] earlier: Earlier<Volume>, #[case] expected: Supply<Volume>) {
         assert_eq!(volume(earlier), expected);
     }

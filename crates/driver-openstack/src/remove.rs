@@ -28,7 +28,7 @@ pub async fn by_name(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> 
 /// Deletes these servers and the ports and volumes of the machine. All the servers belong to the owner.
 ///
 /// # Errors
-/// With a state that keeps what the servers say. The next call may not find them any more.
+/// The first failure, with a state that contains the keys of the servers. The next call may not find the servers any more.
 async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
     let memory = subject.memory.clone().with(servers);
     let ended = all_of(subject, &memory, cloud, servers).await;

@@ -24,7 +24,7 @@ pub struct Subject<'a> {
     pub spec: Spec,
     /// The owner in the class.
     pub owner: OwnerTags,
-    /// What is known of the machine from before.
+    /// The memory of the machine.
     pub memory: Memory,
     pub machine: &'a Machine,
     pub secret: &'a SecretData,
