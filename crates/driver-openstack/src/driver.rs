@@ -79,8 +79,7 @@ impl OpenStackDriver {
     }
 
     async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
-        let subject = Spec::read(&request.class);
-        let subject = subject.and_then(|spec| self.subject(spec, &request.machine, &request.secret));
+        let subject = Spec::read(&request.class).and_then(|spec| self.subject(spec, &request.machine, &request.secret));
         if self.options.status == MachineStatus::Unimplemented {
             let state = subject.ok().map(|subject| subject.memory.state());
             let status = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");

@@ -97,7 +97,7 @@ impl FakeCloud {
             images: vec!["linux"],
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             made: 0,
-            elsewhere: Default::default(),
+            elsewhere: [const { Vec::new() }; 3],
             pending: BTreeMap::new(),
         })))
     }
