@@ -43,7 +43,7 @@ struct Identified {
 /// The problems that the cloud has with a class.
 ///
 /// # Errors
-/// When the cloud can't be check.
+/// Errors of the services, because the class can't be checked then.
 pub async fn about(cloud: &Session<'_>, spec: &Spec) -> Result<Findings, Status> {
     let mut check =
         ClassCheck { cloud, spec, path: FieldPath::new("providerSpec").child("spec"), found: Findings::new() };

@@ -82,11 +82,11 @@ pub fn port(spec: &Spec, owner: &OwnerTags, machine: &str, security_groups: &[St
     json!({ "port": port })
 }
 
-/// The key in the metadata of a volume that says which machine it was made for, and of what: [`made_for`].
+/// The key in the metadata of a volume for the text of [`made_for`].
 pub const MADE_FOR: &str = "machine-controller-manager-made-for";
 
-/// The UID of a machine with the image and the size of its volume. A volume with another value is not booted from: it may hold the data of an earlier
-/// machine of the same name, or what the class said before a user edited it.
+/// The UID of a machine with the image and the size of its volume. A server does not boot from a volume with another text: the volume may contain the
+/// data of an earlier machine of the same name, or the image of an earlier version of the class.
 pub fn made_for(uid: &str, image: &str, size: i64) -> String {
     format!("{uid} {image} {size}")
 }

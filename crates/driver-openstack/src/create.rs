@@ -1,15 +1,16 @@
-//! Makes the server of a machine, with its port and volume, or takes over the one that is there.
+//! Makes the server of a machine, with its port and volume, or takes over the machine's existing server.
 
-use cloud_client::{Failure, FailureKind};
+use cloud_client::Failure;
 use machine_driver::{Code, CreatedVm, SecretData, Status};
 use serde_json::{Value, json};
 
 use crate::{
     bodies,
     cloud::Session,
-    lookup::{self, Backing, Disk, Earlier, State, unique},
+    lookup::{self, Backing, Earlier, State, unique},
     neutron::{NamedThing, Port},
     nova::Server,
+    plan::{self, Boot, Made, Supply},
     ports, remove,
     spec::{RootDisk, Spec},
     storage::Volume,
@@ -27,7 +28,7 @@ pub struct Creation<'a> {
     pub name: &'a str,
 }
 
-/// What names of the class stand for.
+/// The ids of the objects that the class names.
 struct Resolved {
     image: String,
     flavor: String,
@@ -35,12 +36,11 @@ struct Resolved {
     security_groups: Vec<String>,
 }
 
-/// Why nothing was made.
+/// The reason why no server was made.
 enum Refused {
-    /// What was made for the server can go.
+    /// There is no server. Its port and its volume can be deleted.
     Surely(Status),
-    /// There may be a server, which needs what was made for it. The core asks for it before it asks for another one
-    /// (decisions.md 58).
+    /// There may be a server, which needs its port and its volume. The core looks for it before it requests another one (decisions.md 58).
     Perhaps(Status),
 }
 
@@ -69,8 +69,8 @@ impl Creation<'_> {
     /// The server of the machine.
     ///
     /// # Errors
-    /// What stands in its way. Nothing of what was made stays then, unless the end is unknown. The state in the error finds what stays, also after an
-    /// edit of the class.
+    /// The first failure. Server, port and volume are deleted then, unless the server may exist. The error has a state, with which later calls find the
+    /// rest, also after an edit of the class.
     pub async fn run(self) -> Result<CreatedVm, Status> {
         self.made().await.map_err(|status| {
             let state = status.last_known_state.unwrap_or_else(|| self.subject.memory.state());
@@ -88,7 +88,7 @@ impl Creation<'_> {
             }
             Backing::Server(server) => self.taken_over(*server).await?,
         };
-        // The server is there whatever comes of this. The core asks for its initialisation next, which tells what fails here.
+        // A failure here does not matter: the core requests the initialisation of the server next, which repeats the request and reports the failure.
         let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
         let memory = self.subject.memory.clone().with(std::slice::from_ref(&server));
         let vm = lookup::identity(self.cloud.region, &server, self.name);
@@ -129,7 +129,7 @@ impl Creation<'_> {
         }
     }
 
-    /// Looks for what the class names, before anything is made.
+    /// Looks for the objects that the class names, before anything is made.
     async fn resolve(&self) -> Result<Resolved, Status> {
         let spec = &self.subject.spec;
         let in_networks =
@@ -157,8 +157,8 @@ impl Creation<'_> {
         Ok(flavor.id.clone())
     }
 
-    /// The security groups of a port that the driver makes; those of other ports Nova looks for. A class without groups leaves it to Neutron, which
-    /// takes the default group of the project.
+    /// The security groups of a port that the driver makes. Nova looks for the security groups of its own ports. For a class without groups, Neutron
+    /// uses the default group of the project.
     async fn security_groups(&self) -> Result<Vec<String>, Status> {
         let names: Vec<&str> = self.subject.spec.security_groups.iter().map(String::as_str).collect();
         if !self.subject.spec.has_own_port() {
@@ -201,21 +201,21 @@ impl Creation<'_> {
             networks,
             volume: volume.as_deref(),
         });
-        let id = match self.cloud.make_server(&body).await {
-            Ok(id) => id,
-            Err(failure) if failure.kind == FailureKind::Temporary => self.made_unheard(failure).await?,
-            Err(failure) => return Err(self.deploying(failure.status).into()),
+        let id = match Made::from(self.cloud.make_server(&body).await) {
+            Made::This(id) => id,
+            Made::Unknown(failure) => self.made_unheard(failure).await?,
+            Made::Nothing(failure) => return Err(self.deploying(failure.status).into()),
         };
         Ok(built(self.cloud, &id).await?)
     }
 
-    /// The server that a request without an answer has made.
+    /// The server of a request whose answer is lost.
     async fn made_unheard(&self, failure: Failure) -> Result<String, Refused> {
         let status = self.deploying(failure.status);
         let Ok(found) = self.cloud.servers_named(self.name).await else { return Err(Refused::Perhaps(status)) };
         match Backing::of(lookup::ours(found, &self.subject.memory.owners)) {
             Ok(Backing::Server(server)) => Ok(server.id),
-            // It may still come.
+            // The server may still appear.
             Ok(Backing::Nothing | Backing::Ending(_)) | Err(_) => Err(Refused::Perhaps(status)),
         }
     }
@@ -224,21 +224,17 @@ impl Creation<'_> {
         prefixed(&format!("failed to deploy server [Name={:?}]", self.name), status)
     }
 
-    /// The machine's own port: one that an earlier request has made, or a new one.
+    /// The machine's own port: the port of an earlier request, or a new port.
     async fn port(&self, resolved: &Resolved) -> Result<String, Status> {
-        let port = match self.earlier_port(resolved).await? {
-            Earlier::OfUse(port) => port,
-            Earlier::Taken(port) => {
-                let message = format!("port {} of the machine is still in use by {}", port.id, port.device_id);
-                return Err(Status::new(Code::Aborted, message));
-            }
-            Earlier::OfNoUse(old) => {
-                for port in old {
-                    // It holds an address. At the latest it goes with the machine.
+        let port = match plan::port(self.earlier_port(resolved).await?) {
+            Supply::Use(port) => port,
+            Supply::Make { instead_of } => {
+                for port in instead_of {
                     let _ = self.cloud.delete_port(&port.id).await;
                 }
                 self.new_port(resolved).await?
             }
+            Supply::Fail(status) => return Err(status),
         };
         if let Some(tags) = lookup::tags_of_port(&self.subject.owner, &port) {
             self.cloud.tag_port(&port.id, &tags).await?;
@@ -248,19 +244,18 @@ impl Creation<'_> {
 
     async fn new_port(&self, resolved: &Resolved) -> Result<Port, Status> {
         let Subject { spec, owner, .. } = self.subject;
-        match self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await {
-            // The request may have made it all the same; the core would wait a minute for a server before it asks again.
-            Err(failure) if failure.kind == FailureKind::Temporary => {
-                Ok(self.earlier_port(resolved).await?.of_use().ok_or(failure)?)
-            }
-            made => Ok(made?),
+        match Made::from(self.cloud.make_port(&bodies::port(spec, owner, self.name, &resolved.security_groups)).await) {
+            Made::This(port) => Ok(port),
+            Made::Unknown(failure) => Ok(self.earlier_port(resolved).await?.usable().ok_or(failure)?),
+            Made::Nothing(failure) => Err(failure.into()),
         }
     }
 
     async fn earlier_port(&self, resolved: &Resolved) -> Result<Earlier<Port>, Status> {
         let Subject { spec, memory, .. } = self.subject;
         let found = self.cloud.ports_named(self.name).await?;
-        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups))
+        let subnets = self.cloud.subnets(&lookup::other_subnets(&found, spec)).await?;
+        Ok(lookup::earlier_port(found, &memory.owners, spec, &resolved.security_groups, &subnets))
     }
 
     async fn earlier_volume(&self, made_for: &str) -> Result<Earlier<Volume>, Status> {
@@ -268,49 +263,49 @@ impl Creation<'_> {
         Ok(lookup::earlier_volume(found, &self.subject.memory.owners, made_for))
     }
 
-    /// The volume that the server boots from: one that an earlier request has made, or a new one.
+    /// The volume that the server boots from: the volume of an earlier request, or a new volume.
     async fn volume(&self, resolved: &Resolved, size: i64, kind: &str) -> Result<String, Status> {
         let uid = self.subject.machine.metadata.uid.as_deref().unwrap_or_default();
         let made_for = bodies::made_for(uid, &resolved.image, size);
-        let mut volume = match self.earlier_volume(&made_for).await? {
-            Earlier::OfUse(volume) | Earlier::Taken(volume) => volume,
-            // They go with the machine: the end of a volume takes time.
-            Earlier::OfNoUse(_) => {
-                let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
-                match self.cloud.make_volume(&body).await {
-                    // As with a port.
-                    Err(failure) if failure.kind == FailureKind::Temporary => {
-                        self.earlier_volume(&made_for).await?.of_use().ok_or(failure)?
-                    }
-                    made => made?,
+        let id = match plan::volume(self.earlier_volume(&made_for).await?) {
+            Supply::Use(volume) => volume.id,
+            Supply::Make { instead_of } => {
+                for volume in instead_of {
+                    let _ = self.cloud.delete_volume(&volume.id).await;
                 }
+                let body = bodies::volume(&self.subject.spec, self.name, &made_for, &resolved.image, size, kind);
+                self.new_volume(&body, &made_for).await?.id
             }
+            Supply::Fail(status) => return Err(status),
         };
         let mut wait = Wait::within(self.cloud.cx);
         loop {
-            let id = volume.id;
-            match self.cloud.volume(&id).await? {
-                None => return Err(Status::new(Code::Aborted, format!("volume {id} was deleted meanwhile"))),
-                Some(now) => match Disk::of(&now) {
-                    Disk::Ready => return Ok(id),
-                    Disk::Changing => volume = now,
-                    Disk::Broken | Disk::InUse => {
-                        let message = format!("volume {id} of the machine can't be booted from: it is {}", now.status);
-                        return Err(Status::new(Code::Internal, message));
-                    }
-                },
+            let volume = self.cloud.volume(&id).await?;
+            match plan::boot(&id, volume.as_ref()) {
+                Boot::Ready => return Ok(id),
+                Boot::Wait => {}
+                Boot::Fail(status) => return Err(status),
             }
-            wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
+            wait.pause(|| format!("volume {id} is still {}", volume.map(|volume| volume.status).unwrap_or_default()))
+                .await?;
+        }
+    }
+
+    async fn new_volume(&self, body: &Value, made_for: &str) -> Result<Volume, Status> {
+        match Made::from(self.cloud.make_volume(body).await) {
+            Made::This(volume) => Ok(volume),
+            Made::Unknown(failure) => Ok(self.earlier_volume(made_for).await?.usable().ok_or(failure)?),
+            Made::Nothing(failure) => Err(failure.into()),
         }
     }
 }
 
-/// That the subnets of a class are there, and in its network.
+/// Checks that the subnets of a class exist and belong to its network.
+///
+/// # Errors
+/// `NotFound` and `InvalidArgument` for the first subnet that does not, and errors of Neutron.
 pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(), Status> {
-    let wanted: Vec<&str> = spec.subnets().into_iter().collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
+    let wanted = spec.subnets();
     let found = cloud.subnets(&wanted).await?;
     for id in wanted {
         let subnet = found.iter().find(|subnet| subnet.id == id);
@@ -324,12 +319,15 @@ pub async fn networks_of_subnets(cloud: &Session<'_>, spec: &Spec) -> Result<(),
     Ok(())
 }
 
-/// The same failure, which says where it happened.
+/// A failure with the place where it happened at the beginning of its message.
 pub fn prefixed(what: &str, status: Status) -> Status {
     Status { message: format!("{what}: {}", status.message), ..status }
 }
 
-/// The ids that each of these names stands for.
+/// The id of each of these names.
+///
+/// # Errors
+/// `NotFound` and `OutOfRange` for the first name that is not unique.
 pub fn ids(kind: &str, names: &[&str], found: &[NamedThing]) -> Result<Vec<String>, Status> {
     names
         .iter()

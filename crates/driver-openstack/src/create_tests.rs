@@ -1,6 +1,8 @@
-//! Creations against an `OpenStack` in this process, in paused time.
+//! Tests of creations against [`FakeCloud`](crate::fake_cloud::FakeCloud), in paused time.
 
 #![allow(clippy::needless_pass_by_value, reason = "tests build the values they pass")]
+
+use std::time::Duration;
 
 use machine_driver::Code;
 use rstest::rstest;
@@ -57,6 +59,33 @@ async fn a_creation_makes_a_port_and_a_server_and_a_deletion_leaves_nothing() {
             "GET /volumes/detail",
         ]
     );
+}
+
+/// docs/clouds-openstack.md and docs/performance.md contain the numbers of these requests, without logins and polls.
+#[tokio::test(start_paused = true)]
+async fn the_requests_for_the_life_of_a_machine_are_those_of_the_documents() {
+    let rig = Rig::new(with_volume());
+    let cloud = rig.cloud.clone();
+    // The number of requests since the last count.
+    let without_polls = |polls: &[&str]| {
+        let is_poll = |line: &String| polls.iter().any(|poll| line.starts_with(poll)) || line.starts_with("POST /auth");
+        let log = std::mem::take(&mut cloud.state().log);
+        log.into_iter().filter(|(line, _)| !is_poll(line)).count()
+    };
+    rig.status().await.unwrap_err();
+    assert_eq!(without_polls(&[]), 1);
+    let id = rig.create().await.unwrap().vm.provider_id;
+    assert_eq!(without_polls(&["GET /servers/s-", "GET /volumes/v-"]), 10 + 2);
+    let rig = rig.named(&id);
+    rig.initialize().await.unwrap();
+    assert_eq!(without_polls(&[]), 2);
+    rig.status().await.unwrap();
+    assert_eq!(without_polls(&[]), 2);
+    rig.delete().await.unwrap();
+    // The first request for the server is the look-up.
+    assert_eq!(1 + without_polls(&["GET /servers/s-", "GET /volumes/v-"]), 5 + 1);
+    rig.list().await.unwrap();
+    assert_eq!(without_polls(&[]), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,6 +235,32 @@ async fn a_class_names_what_is_not_there(#[case] patch: Value, #[case] code: Cod
     let refused = rig.create().await.unwrap_err();
     assert_eq!((refused.code, refused.message.as_str()), (code, message));
     assert!(rig.is_empty());
+}
+
+/// Neutron shows the security groups of all projects to a login with the role `admin`.
+#[rstest]
+#[case::of_the_own_project(json!(["machines"]), &["g-machines"])]
+#[case::that_another_project_shares(json!(["machines", "shared"]), &["g-machines", "g-shared-2"])]
+#[case::the_default_one_of_the_own_project(json!(["default"]), &["g-default"])]
+#[tokio::test(start_paused = true)]
+async fn a_security_group_of_the_own_project_comes_first(#[case] names: Value, #[case] ids: &[&str]) {
+    let rig = Rig::new(json!({ "securityGroups": names }));
+    rig.create().await.unwrap();
+    let state = rig.cloud.state();
+    assert_eq!(state.ports[0]["security_groups"], json!(ids));
+    let first = state.log.iter().find(|(line, _)| line.starts_with("GET /security-groups")).unwrap();
+    assert!(first.0.contains("project_id=project-1"), "{}", first.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_security_groups_of_one_name_in_the_own_project_are_none() {
+    let refused = Rig::new(json!({"securityGroups": ["twice"]})).create().await.unwrap_err();
+    assert_eq!(refused.code, Code::OutOfRange);
+    assert!(
+        refused.message.ends_with("Found 2 resources of kind security group with name twice"),
+        "{}",
+        refused.message
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -369,6 +424,22 @@ async fn a_port_is_not_used_that_was_made_before_an_edit_of_the_class(
     assert!(rig.is_empty());
 }
 
+/// The port that an interrupted creation has made. Neutron gives every port of the network an address in a subnet with SLAAC.
+#[rstest]
+#[case::of_the_class(&["s-1"], 0, true)]
+#[case::of_the_class_and_with_slaac(&["s-1", "s-slaac"], 1, true)]
+#[case::that_the_class_has_dropped(&["s-1", "s-2"], 1, false)]
+#[tokio::test(start_paused = true)]
+async fn a_port_in_other_subnets_is_not_used(#[case] subnets: &[&str], #[case] asked: usize, #[case] is_used: bool) {
+    let rig = Rig::new(json!({}));
+    let addresses: Vec<Value> = subnets.iter().map(|subnet| json!({ "subnet_id": subnet })).collect();
+    rig.port("p-a", json!({ "fixed_ips": addresses }));
+    rig.create().await.unwrap();
+    assert_eq!(rig.ports() == ["p-a"], is_used, "{:?}", rig.ports());
+    assert_eq!(rig.ports().len(), 1);
+    assert_eq!(rig.cloud.asked("GET /subnets").len(), 1 + asked, "one request for those of the class");
+}
+
 /// Neutron gives the port the default group of the project.
 #[tokio::test(start_paused = true)]
 async fn a_port_without_groups_that_a_lost_reply_has_made_is_used() {
@@ -391,6 +462,93 @@ async fn an_old_port_that_neutron_does_not_delete_keeps_no_server_from_being_mad
     assert_eq!(rig.ports().len(), 2);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// The process ends in a creation, and a user edits the tags of the class. The controllers have stored the state of the look-up before the creation.
+#[rstest]
+#[case::before_the_port_has_tags("PUT /ports", true)]
+#[case::before_the_server_is_made("POST /servers", true)]
+#[case::while_the_server_is_built("GET /servers/s-", true)]
+#[case::and_the_machine_is_deleted_with_a_port("POST /servers", false)]
+#[case::and_the_machine_is_deleted_with_a_server("GET /servers/s-", false)]
+#[tokio::test(start_paused = true)]
+async fn what_a_creation_that_is_cut_off_has_made_is_found(#[case] request: &'static str, #[case] lives: bool) {
+    let rig = Rig::new(with_volume());
+    let state = rig.status().await.unwrap_err().last_known_state;
+    rig.cloud.fails(request, [Fault::Silence]);
+    assert!(tokio::time::timeout(Duration::from_secs(30), rig.create()).await.is_err(), "cut off");
+    let mut rig = rig.keeping(state).edited(json!({"tags": {ROLE: null, "kubernetes.io-role-worker": "1"}}));
+    if lives {
+        let state = rig.status().await.unwrap_err().last_known_state;
+        rig = rig.keeping(state);
+        let made = rig.create().await.unwrap();
+        assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+        rig = rig.keeping(made.last_known_state).named(&made.vm.provider_id);
+    }
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
+}
+
+/// The process ends in a creation, and a user edits the region of the class.
+#[rstest]
+#[case::before_the_server_is_made("POST /servers", Code::NotFound)]
+#[case::while_the_server_is_built("GET /servers/s-", Code::Unimplemented)]
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_in_an_earlier_region(#[case] request: &'static str, #[case] seen: Code) {
+    for lives in [true, false] {
+        let rig = Rig::new(with_volume());
+        let state = rig.status().await.unwrap_err().last_known_state;
+        rig.cloud.fails(request, [Fault::Silence]);
+        assert!(tokio::time::timeout(Duration::from_secs(30), rig.create()).await.is_err(), "cut off");
+        let mut rig = rig.keeping(state).edited(json!({"region": "eu-2"}));
+        if lives {
+            let status = rig.status().await.unwrap_err();
+            assert_eq!(status.code, seen);
+            rig = rig.keeping(status.last_known_state);
+            let made = rig.create().await.unwrap();
+            assert!(made.vm.provider_id.starts_with("openstack:///eu-2/"), "{made:?}");
+            assert!(rig.is_empty(), "nothing is left in eu-1");
+            let state = made.last_known_state.unwrap();
+            assert!(!state.contains("eu-1"), "{state}");
+            rig = rig.keeping(Some(state)).named(&made.vm.provider_id);
+        }
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty());
+        rig.cloud.state().exchange_regions();
+        assert!(rig.is_empty(), "nothing is left in eu-2");
+    }
+}
+
+/// A creation whose end is unknown has made a server, and a user edits the region of the class.
+#[tokio::test(start_paused = true)]
+async fn a_server_in_an_earlier_region_is_taken_over() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("GET /servers/s-", [Fault::Error(403, "{}")]);
+    let unknown = rig.create().await.unwrap_err();
+    rig.cloud.state().servers[0]["status"] = json!("ACTIVE");
+    let rig = rig.keeping(unknown.last_known_state).edited(json!({"region": "eu-2"}));
+    let vm = rig.status().await.unwrap();
+    assert!(vm.provider_id.starts_with("openstack:///eu-1/"), "{vm:?}");
+    let rig = rig.named(&vm.provider_id);
+    rig.initialize().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// The machine keeps the state, and the next attempt deletes what is left in the earlier region.
+#[tokio::test(start_paused = true)]
+async fn no_server_is_made_before_an_earlier_region_is_clean() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("POST /servers", [Fault::LostRequest]);
+    let unknown = rig.create().await.unwrap_err();
+    let rig = rig.keeping(unknown.last_known_state).edited(json!({"region": "eu-2"}));
+    rig.cloud.fails("DELETE /ports", [Fault::Error(403, "{}")]);
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert!(refused.last_known_state.as_ref().is_some_and(|state| state.contains("eu-1")), "{refused:?}");
+    let rig = rig.keeping(refused.last_known_state);
+    rig.create().await.unwrap();
+    assert!(rig.is_empty(), "nothing is left in eu-1");
 }
 
 /// A creation whose end is unknown has made a server, and a user edits the tags of the class.

@@ -1,5 +1,7 @@
 //! The driver: implements the calls of the trait.
 
+use std::iter;
+
 use cloud_client::Client;
 use kube_values::field::Findings;
 use machine_driver::{
@@ -56,7 +58,7 @@ impl OpenStackDriver {
     }
 
     async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<CreatedVm, Status> {
-        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let mut subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
         let name = subject.name()?;
         if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
             return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
@@ -68,17 +70,25 @@ impl OpenStackDriver {
             return Err(Status::new(Code::InvalidArgument, message));
         }
         let _held = subject.lock_name(&self.locks)?;
+        for region in &subject.memory.earlier_regions {
+            self.coded(remove::by_name(&subject, &subject.session(&self.clouds, cx, region), name).await)?;
+        }
+        subject.memory.earlier_regions.clear();
         let cloud = subject.session_of_class(&self.clouds, cx);
         self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
     }
 
     async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
+        let subject = Spec::read(&request.class).and_then(|spec| self.subject(spec, &request.machine, &request.secret));
         if self.options.status == MachineStatus::Unimplemented {
-            return Err(Status::new(Code::Unimplemented, "openstack.getMachineStatus=false"));
+            let state = subject.ok().map(|subject| subject.memory.state());
+            let status = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");
+            return Err(Status { last_known_state: state, ..status });
         }
-        let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
-        let cloud = subject.session(&self.clouds, cx)?;
-        self.coded(status(&subject, &cloud).await)
+        let subject = subject?;
+        let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;
+        let found = self.coded(status(&subject, &cloud).await);
+        found.map_err(|status| lookup::before_creation(status, &subject.memory))
     }
 
     /// The outcome with the codes that the options select.
@@ -181,15 +191,17 @@ impl Driver for OpenStackDriver {
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
-        let cloud = subject.session(&self.clouds, cx)?;
+        let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;
         self.coded(initialized(&subject, &cloud).await)
     }
 
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
         let _held = subject.lock_name(&self.locks)?;
-        let cloud = subject.session(&self.clouds, cx)?;
-        self.coded(remove::machine(&subject, &cloud).await)?;
+        let (region, earlier) = subject.regions()?;
+        for region in iter::once(region).chain(earlier.iter().map(String::as_str)) {
+            self.coded(remove::machine(&subject, &subject.session(&self.clouds, cx, region)).await)?;
+        }
         Ok(DeletedVm::default())
     }
 

@@ -299,7 +299,10 @@ async fn a_failure_keeps_the_state_of_the_machine() {
     rig.cloud.fails("GET /servers", vec![Fault::Error(403, "{}"); 2]);
     assert_eq!(rig.status().await.unwrap_err().last_known_state.as_deref(), Some("kept"));
     let state = rig.create().await.unwrap_err().last_known_state.unwrap();
-    assert_eq!(state, r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false}"#);
+    assert_eq!(
+        state,
+        r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false,"regions":["eu-1"]}"#
+    );
     let rig = rig.keeping(Some(state.clone())).edited(json!({"flavorName": null}));
     let refused = rig.create().await.unwrap_err();
     assert_eq!((refused.code, refused.last_known_state), (Code::InvalidArgument, Some(state)));

@@ -62,6 +62,8 @@ pub struct State {
     /// The services in the catalogue.
     pub catalogue: Vec<&'static str>,
     pub made: usize,
+    /// The servers, ports and volumes of the other region.
+    elsewhere: [Vec<Value>; 3],
     pending: BTreeMap<String, usize>,
 }
 
@@ -95,6 +97,7 @@ impl FakeCloud {
             images: vec!["linux"],
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             made: 0,
+            elsewhere: [const { Vec::new() }; 3],
             pending: BTreeMap::new(),
         })))
     }
@@ -236,7 +239,27 @@ impl State {
         answer
     }
 
+    /// Exchanges the objects of `eu-1` and `eu-2`.
+    pub fn exchange_regions(&mut self) {
+        let [servers, ports, volumes] = &mut self.elsewhere;
+        std::mem::swap(&mut self.servers, servers);
+        std::mem::swap(&mut self.ports, ports);
+        std::mem::swap(&mut self.volumes, volumes);
+    }
+
     fn carry_out(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Outcome {
+        let is_elsewhere = request.uri().host() == Some("other");
+        if is_elsewhere {
+            self.exchange_regions();
+        }
+        let outcome = self.carry_out_here(request, line, body);
+        if is_elsewhere {
+            self.exchange_regions();
+        }
+        outcome
+    }
+
+    fn carry_out_here(&mut self, request: &Request<Bytes>, line: &str, body: &Value) -> Outcome {
         let path = line.split_once(' ').unwrap().1;
         let path = path.split('?').next().unwrap();
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -265,13 +288,23 @@ impl State {
                 Ok((200, self.page("networks", networks.to_vec(), line)))
             }
             (&Method::GET, ["security-groups"]) => {
-                let groups =
-                    ["machines", "others", "default"].map(|name| json!({"id": format!("g-{name}"), "name": name}));
-                Ok((200, self.page("security_groups", groups.to_vec(), line)))
+                let own = ["machines", "others", "default", "twice"].map(|name| (name, PROJECT, format!("g-{name}")));
+                let others = ["machines", "default", "shared"].map(|name| (name, "another", format!("g-{name}-2")));
+                let twice = [("twice", PROJECT, "g-twice-2".to_owned())];
+                let groups = own.into_iter().chain(others).chain(twice);
+                let groups = groups.map(|(name, project, id)| json!({"id": id, "name": name, "project_id": project}));
+                Ok((200, self.page("security_groups", groups.collect(), line)))
             }
             (&Method::GET, ["subnets"]) => {
-                let subnets = [("s-1", "n-1"), ("s-2", "n-1"), ("s-9", "n-9")];
-                let subnets = subnets.map(|(id, network)| json!({"id": id, "network_id": network}));
+                let subnets = [
+                    ("s-1", "n-1", Value::Null),
+                    ("s-2", "n-1", Value::Null),
+                    ("s-slaac", "n-1", json!("slaac")),
+                    ("s-9", "n-9", Value::Null),
+                ];
+                let subnets = subnets.map(|(id, network, mode)| {
+                    json!({"id": id, "network_id": network, "ipv6_address_mode": mode, "ipv6_ra_mode": mode})
+                });
                 Ok((200, self.page("subnets", subnets.to_vec(), line)))
             }
             (method, parts) => self.carry_out_below(method, parts, matched.as_deref(), line, body),
@@ -381,7 +414,7 @@ impl State {
         let query = queried(line);
         let asked: Vec<_> =
             query.iter().filter(|(name, _)| ["name", "id", "device_id"].contains(&name.as_str())).collect();
-        // The login has the role `admin`: Neutron shows it the ports of all projects, unless it asks for one.
+        // The login has the role `admin`: Neutron shows it the ports and security groups of all projects, unless it asks for one.
         let project = query.iter().find(|(name, _)| name == "project_id").map(|(_, value)| value);
         let found: Vec<Value> = all
             .into_iter()

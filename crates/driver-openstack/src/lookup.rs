@@ -7,7 +7,13 @@ use machine_driver::{Code, ListedVm, NodeAddress, OwnerTags, Status, VmIdentity}
 use serde_json::{Value, json};
 
 use crate::{
-    bodies::MADE_FOR, errors, memory::Owners, neutron::Port, nova::Server, rules::network_of, spec::Spec,
+    bodies::MADE_FOR,
+    errors,
+    memory::{Memory, Owners},
+    neutron::{NamedThing, Port, Subnet},
+    nova::Server,
+    rules::network_of,
+    spec::Spec,
     storage::Volume,
 };
 
@@ -154,12 +160,15 @@ pub fn listed(region: &str, server: Server) -> ListedVm {
     }
 }
 
-/// The ports and volumes that the driver has made for an owner and whose server is deleted, one for each machine: a deletion deletes all of a
-/// machine. Their ids stand for the deleted server, so that orphans whose deletion was refused or interrupted are found again.
+/// The remains of deleted servers: ports and volumes that the driver has made for an owner. The list has one port or volume for each machine, because
+/// a deletion deletes everything of a machine.
 ///
-/// The mark of the driver counts. The keys of the owner alone prove nothing: other programs and users give them to what they make for a cluster.
+/// Their ids stand for the deleted server, so that orphans whose deletion was refused or interrupted are found again.
 ///
-/// `servers` are all servers of the owner. What has the name of one of them goes with it.
+/// Only ports and volumes with the mark of the driver count. The keys of the owner alone are no proof: other programs and users give them to their
+/// own objects of a cluster.
+///
+/// `servers` are all servers of the owner. Ports and volumes with the name of a server are deleted with the server.
 pub fn leftovers(
     region: &str,
     owner: &OwnerTags,
@@ -204,15 +213,15 @@ pub enum NextPage {
     First,
 }
 
-/// What follows a page of servers.
+/// The page that follows a page of servers.
 ///
 /// Nova fills a page with the servers that wait for their build, and then with the servers that it has built or begun to build. A
 /// server that Nova finds in both groups counts twice for the size of the page and is shown once. Then the page is short and has no
 /// link, although more pages follow.
 ///
 /// A page must not begin behind a server that is being built. When Nova begins to build that server between the two
-/// requests, the second answer leaves out all servers that wait for their build. The next page begins behind the last server of the page that is built,
-/// and shows the others again: the build of a server may take long, and must not keep a list from being read.
+/// requests, the second answer leaves out all servers that wait for their build. Therefore the next page begins behind the last built server of the
+/// page, and shows the servers after it again. The driver does not wait for the end of a build, because a build may take long.
 pub fn next_page(page: &[Server], link: Option<String>) -> NextPage {
     let is_building = |server: &Server| State::of(server) == State::Building;
     match (page.last(), link) {
@@ -232,14 +241,19 @@ pub fn mark(owner: &OwnerTags) -> String {
     format!("made by machine-controller-manager for {owner}")
 }
 
-/// The ports of a project. All ports for a login without a project.
-pub fn ports_of_project(ports: Vec<Port>, project: Option<&str>) -> Vec<Port> {
+/// The ports, or the security groups, of a project. All of them for a login without a project. `project_of` returns the project of one object.
+pub fn of_project<T>(found: Vec<T>, project: Option<&str>, project_of: impl Fn(&T) -> Option<&str>) -> Vec<T> {
     // Neutron ignores filters that it does not know. Then it does not show the field either.
-    let is_of_project = |port: &Port| match (port.project_id.as_deref(), project) {
+    let is_of_project = |one: &T| match (project_of(one), project) {
         (Some(of), Some(project)) => of == project,
         (None, _) | (_, None) => true,
     };
-    ports.into_iter().filter(is_of_project).collect()
+    found.into_iter().filter(is_of_project).collect()
+}
+
+/// The names that no object has.
+pub fn missing<'n>(names: &[&'n str], found: &[NamedThing]) -> Vec<&'n str> {
+    names.iter().copied().filter(|name| found.iter().all(|thing| thing.name != *name)).collect()
 }
 
 /// The ports that belong to one of the owners.
@@ -282,11 +296,11 @@ pub enum PodTraffic {
     Blocked,
 }
 
-/// The identity of a server that is built, after a look at its ports.
+/// The identity of a server that is built. `traffic` is the result of a look at its ports.
 ///
 /// # Errors
-/// `Uninitialized` with the identity for a server whose ports are to be changed. Also if a network of the class is not found or is not the only one
-/// of its name: these codes would say that the server is gone, or that there are several.
+/// `Uninitialized` with the identity for a server whose ports must be changed, and for a class with a network that is not found or not unique. The
+/// codes for such a network would mean that the server is deleted, or that there are several servers.
 pub fn initialised(
     identity: VmIdentity,
     server: &str,
@@ -301,63 +315,100 @@ pub fn initialised(
     Err(Status::new(Code::Uninitialized, message).with_partial(identity))
 }
 
-/// What earlier requests have made of a kind of which a machine needs one. The replies may have been lost, and a user may have edited the class
-/// since.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Earlier<T> {
-    /// This one is used.
-    OfUse(T),
-    /// A server still has this one, and there is none of use.
-    Taken(T),
-    /// A new one is made. These do not serve the machine.
-    OfNoUse(Vec<T>),
+/// The failure of a look-up. It has a state if a creation follows.
+///
+/// The controllers store the state before the creation, because a creation that is cut off returns no state.
+pub fn before_creation(status: Status, memory: &Memory) -> Status {
+    match status.code {
+        Code::NotFound | Code::Unimplemented => Status { last_known_state: Some(memory.state()), ..status },
+        _ => status,
+    }
 }
 
-/// Whether one thing serves a machine.
+/// The ports, or the volumes, that earlier requests have made for a machine. The answers may have been lost, and a user may have edited the class
+/// since. A machine needs one port and one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Earlier<T> {
+    /// The machine can use this one.
+    Usable(T),
+    /// The machine can't use any of them, and a server uses this one.
+    InUse(T),
+    /// The machine can't use any of these.
+    Unusable(Vec<T>),
+}
+
+/// Whether a machine can use a port or a volume.
 enum Fit {
-    Good,
-    Taken,
-    Bad,
+    Usable,
+    InUse,
+    Unusable,
 }
 
 impl<T> Earlier<T> {
     fn of(made: Vec<T>, fit: impl Fn(&T) -> Fit) -> Self {
-        let (mut taken, mut of_no_use) = (None, Vec::new());
+        let (mut in_use, mut unusable) = (None, Vec::new());
         for one in made {
             match fit(&one) {
-                Fit::Good => return Self::OfUse(one),
-                Fit::Taken => taken = taken.or(Some(one)),
-                Fit::Bad => of_no_use.push(one),
+                Fit::Usable => return Self::Usable(one),
+                Fit::InUse => in_use = in_use.or(Some(one)),
+                Fit::Unusable => unusable.push(one),
             }
         }
-        taken.map_or(Self::OfNoUse(of_no_use), Self::Taken)
+        in_use.map_or(Self::Unusable(unusable), Self::InUse)
     }
 
-    /// The one that is used, if there is one.
-    pub fn of_use(self) -> Option<T> {
+    /// The port or volume that the machine can use, if there is one.
+    pub fn usable(self) -> Option<T> {
         match self {
-            Self::OfUse(one) => Some(one),
-            Self::Taken(_) | Self::OfNoUse(_) => None,
+            Self::Usable(one) => Some(one),
+            Self::InUse(_) | Self::Unusable(_) => None,
         }
     }
 }
 
-/// What to do about the port of a machine. `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default
-/// group of the project for a class without any.
-pub fn earlier_port(ports: Vec<Port>, owners: &Owners, spec: &Spec, groups: &[String]) -> Earlier<Port> {
+/// The subnets of these ports that the class does not name.
+pub fn other_subnets<'p>(ports: &'p [Port], spec: &Spec) -> BTreeSet<&'p str> {
+    let named = spec.subnets();
+    let of_ports = ports.iter().flat_map(|port| &port.fixed_ips).map(|ip| ip.subnet_id.as_str());
+    of_ports.filter(|id| !id.is_empty() && !named.contains(id)).collect()
+}
+
+/// The ports that earlier requests have made for a machine.
+///
+/// `ports` have the machine's name. `groups` are the ids of the class's security groups, or of the default group of the project for a class without
+/// groups. `others` is Neutron's answer about the [`other_subnets`].
+pub fn earlier_port(
+    ports: Vec<Port>,
+    owners: &Owners,
+    spec: &Spec,
+    groups: &[String],
+    others: &[Subnet],
+) -> Earlier<Port> {
     let mut ours = our_ports(ports, owners);
-    // A port of another network is not waited for, and not taken away from its server.
+    // A port in another network that a server uses is neither waited for nor deleted.
     ours.retain(|port| port.device_id.is_empty() || port.network_id == spec.network_id);
     Earlier::of(ours, |port| match port.device_id.as_str() {
-        "" if is_as_wanted(port, spec, groups) => Fit::Good,
-        "" => Fit::Bad,
-        _ => Fit::Taken,
+        "" if is_as_wanted(port, spec, groups, others) => Fit::Usable,
+        "" => Fit::Unusable,
+        _ => Fit::InUse,
     })
 }
 
-/// Whether a port is as the class says. Missing networks of pods are added later.
-fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
+/// The modes of IPv6 subnets in which Neutron gives every port of the network an address.
+const AUTOMATIC: [&str; 2] = ["slaac", "dhcpv6-stateless"];
+
+/// Whether Neutron gives every port of the network an address in this subnet.
+fn is_automatic(subnet: &Subnet) -> bool {
+    let modes = [&subnet.ipv6_address_mode, &subnet.ipv6_ra_mode];
+    modes.into_iter().flatten().any(|mode| AUTOMATIC.contains(&mode.as_str()))
+}
+
+/// Whether a port has what the class requests. Missing networks of pods are added later.
+fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String], others: &[Subnet]) -> bool {
+    let named = spec.subnets();
     let subnets: BTreeSet<&str> = port.fixed_ips.iter().map(|ip| ip.subnet_id.as_str()).collect();
+    let automatic: BTreeSet<&str> =
+        others.iter().filter(|subnet| is_automatic(subnet)).map(|subnet| subnet.id.as_str()).collect();
     let has: BTreeSet<&String> = port.security_groups.iter().collect();
     let wanted: BTreeSet<&String> = groups.iter().collect();
     // A network without port security gives its ports no default group.
@@ -365,20 +416,21 @@ fn is_as_wanted(port: &Port, spec: &Spec, groups: &[String]) -> bool {
     let pods: Vec<_> = spec.pod_networks().into_iter().map(network_of).collect();
     let passing = port.allowed_address_pairs.iter().map(|pair| pair["ip_address"].as_str().and_then(network_of));
     port.network_id == spec.network_id
-        // Neutron adds the network's subnets with SLAAC, which the class does not name.
-        && subnets.is_superset(&spec.subnets())
+        && subnets.is_superset(&named)
+        && subnets.difference(&named).all(|other| automatic.contains(other))
         && are_groups_right
         && passing.into_iter().all(|network| pods.contains(&network))
 }
 
-/// What to do about the volume of a machine. `volumes` have the machine's name.
+/// The volumes that earlier requests have made for a machine. `volumes` have the machine's name. `made_for` is the text of
+/// [`made_for`](crate::bodies::made_for) for the machine.
 pub fn earlier_volume(volumes: Vec<Volume>, owners: &Owners, made_for: &str) -> Earlier<Volume> {
     Earlier::of(our_volumes(volumes, owners), |volume| {
         let is_for_it = volume.metadata.get(MADE_FOR).is_some_and(|made| made == made_for);
         match Disk::of(volume) {
-            _ if !is_for_it => Fit::Bad,
-            Disk::InUse => Fit::Taken,
-            Disk::Ready | Disk::Changing | Disk::Broken => Fit::Good,
+            _ if !is_for_it => Fit::Unusable,
+            Disk::InUse => Fit::InUse,
+            Disk::Ready | Disk::Changing | Disk::Broken => Fit::Usable,
         }
     })
 }

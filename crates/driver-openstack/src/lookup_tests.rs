@@ -84,7 +84,8 @@ fn a_port_belongs_to_the_owner(#[case] tags: &[&str], #[case] description: Optio
 #[case::a_login_without_a_project(None, Some("q"), true)]
 fn a_port_is_of_a_project(#[case] project: Option<&str>, #[case] of: Option<&str>, #[case] expected: bool) {
     let port = Port { project_id: of.map(str::to_owned), ..port("p-1") };
-    assert_eq!(ports_of_project(vec![port], project).len(), usize::from(expected));
+    let found = of_project(vec![port], project, |port: &Port| port.project_id.as_deref());
+    assert_eq!(found.len(), usize::from(expected));
 }
 
 #[test]
@@ -158,50 +159,83 @@ fn spec() -> Spec {
     serde_json::from_value(spec).unwrap()
 }
 
-/// What [`earlier_port`] says of one port.
+/// The answer of Neutron about the subnets that [`spec`] does not name.
+fn other_subnets_shown() -> Vec<Subnet> {
+    let modes = [
+        ("s-slaac", Some("slaac"), Some("slaac")),
+        ("s-stateless", None, Some("dhcpv6-stateless")),
+        ("s-stateful", Some("dhcpv6-stateful"), Some("dhcpv6-stateful")),
+        ("s-dropped", None, None),
+    ];
+    let text = |mode: Option<&str>| mode.map(str::to_owned);
+    let subnet = |(id, address, ra): (&str, _, _)| Subnet {
+        id: id.to_owned(),
+        network_id: "n".to_owned(),
+        ipv6_address_mode: text(address),
+        ipv6_ra_mode: text(ra),
+    };
+    modes.map(subnet).into()
+}
+
+#[test]
+fn neutron_is_asked_about_the_subnets_that_the_class_does_not_name() {
+    let ports = [
+        Port { fixed_ips: ["s-1", "s-dropped", ""].map(fixed_ip).into(), ..port("p") },
+        Port { fixed_ips: ["s-2", "s-slaac", "s-dropped"].map(fixed_ip).into(), ..port("q") },
+    ];
+    assert_eq!(other_subnets(&ports, &spec()), BTreeSet::from(["s-dropped", "s-slaac"]));
+    assert!(other_subnets(&[port("p")], &spec()).is_empty());
+}
+
+/// The result of [`earlier_port`] for one port.
 #[derive(Debug, PartialEq, Eq)]
-enum Said {
-    OfUse,
-    Taken,
-    OfNoUse,
+enum Verdict {
+    Usable,
+    InUse,
+    Unusable,
     NotOurs,
 }
 
 #[rstest]
-#[case::as_wanted(port("p"), Said::OfUse)]
-#[case::pod_networks_are_added_later(Port { allowed_address_pairs: Vec::new(), ..port("p") }, Said::OfUse)]
-#[case::in_use(Port { device_id: "s".to_owned(), ..port("p") }, Said::Taken)]
-#[case::in_use_with_other_groups(Port { device_id: "s".to_owned(), security_groups: Vec::new(), ..port("p") }, Said::Taken)]
-#[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Said::NotOurs)]
-#[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Said::OfNoUse)]
-#[case::in_fewer_subnets(Port { fixed_ips: vec![fixed_ip("s-1")], ..port("p") }, Said::OfNoUse)]
-#[case::in_a_subnet_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Said::OfUse)]
-#[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Said::OfNoUse)]
-#[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Said::OfNoUse)]
-#[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Said::OfNoUse)]
-#[case::with_another_pod_network(Port { allowed_address_pairs: vec![json!({"ip_address": "100.96.0.0/11"})], ..port("p") }, Said::OfNoUse)]
-#[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Said::OfNoUse)]
-#[case::of_another_owner(Port { description: None, ..port("p") }, Said::NotOurs)]
-fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Said) {
-    let said = match earlier_port(vec![made.clone()], &owners(), &spec(), &strings(&["g-2", "g-1"])) {
-        Earlier::OfUse(port) => (port == made).then_some(Said::OfUse),
-        Earlier::Taken(port) => (port == made).then_some(Said::Taken),
-        Earlier::OfNoUse(ports) if ports.is_empty() => Some(Said::NotOurs),
-        Earlier::OfNoUse(ports) => (ports == [made]).then_some(Said::OfNoUse),
+#[case::as_wanted(port("p"), Verdict::Usable)]
+#[case::pod_networks_are_added_later(Port { allowed_address_pairs: Vec::new(), ..port("p") }, Verdict::Usable)]
+#[case::in_use(Port { device_id: "s".to_owned(), ..port("p") }, Verdict::InUse)]
+#[case::in_use_with_other_groups(Port { device_id: "s".to_owned(), security_groups: Vec::new(), ..port("p") }, Verdict::InUse)]
+#[case::in_use_in_another_network(Port { device_id: "s".to_owned(), network_id: "o".to_owned(), ..port("p") }, Verdict::NotOurs)]
+#[case::in_another_network(Port { network_id: "o".to_owned(), ..port("p") }, Verdict::Unusable)]
+#[case::in_fewer_subnets(Port { fixed_ips: vec![fixed_ip("s-1")], ..port("p") }, Verdict::Unusable)]
+#[case::in_subnets_that_neutron_added(Port { fixed_ips: ["s-1", "s-2", "s-slaac", "s-stateless"].map(fixed_ip).into(), ..port("p") }, Verdict::Usable)]
+#[case::in_an_added_subnet_instead(Port { fixed_ips: ["s-1", "s-slaac"].map(fixed_ip).into(), ..port("p") }, Verdict::Unusable)]
+#[case::in_a_subnet_that_the_class_has_dropped(Port { fixed_ips: ["s-1", "s-2", "s-dropped"].map(fixed_ip).into(), ..port("p") }, Verdict::Unusable)]
+#[case::in_a_subnet_that_the_class_has_dropped_with_dhcp_v6(Port { fixed_ips: ["s-1", "s-2", "s-stateful"].map(fixed_ip).into(), ..port("p") }, Verdict::Unusable)]
+#[case::in_a_subnet_that_is_deleted(Port { fixed_ips: ["s-1", "s-2", "s-gone"].map(fixed_ip).into(), ..port("p") }, Verdict::Unusable)]
+#[case::without_addresses(Port { fixed_ips: Vec::new(), ..port("p") }, Verdict::Unusable)]
+#[case::with_fewer_groups(Port { security_groups: strings(&["g-1"]), ..port("p") }, Verdict::Unusable)]
+#[case::with_more_groups(Port { security_groups: strings(&["g-1", "g-2", "g-3"]), ..port("p") }, Verdict::Unusable)]
+#[case::with_another_pod_network(Port { allowed_address_pairs: vec![json!({"ip_address": "100.96.0.0/11"})], ..port("p") }, Verdict::Unusable)]
+#[case::with_a_pair_of_another_form(Port { allowed_address_pairs: vec![json!("100.64.0.0/10")], ..port("p") }, Verdict::Unusable)]
+#[case::of_another_owner(Port { description: None, ..port("p") }, Verdict::NotOurs)]
+fn an_earlier_port_is_used_if_it_is_as_the_class_says(#[case] made: Port, #[case] expected: Verdict) {
+    let groups = strings(&["g-2", "g-1"]);
+    let verdict = match earlier_port(vec![made.clone()], &owners(), &spec(), &groups, &other_subnets_shown()) {
+        Earlier::Usable(port) => (port == made).then_some(Verdict::Usable),
+        Earlier::InUse(port) => (port == made).then_some(Verdict::InUse),
+        Earlier::Unusable(ports) if ports.is_empty() => Some(Verdict::NotOurs),
+        Earlier::Unusable(ports) => (ports == [made]).then_some(Verdict::Unusable),
     };
-    assert_eq!(said, Some(expected));
+    assert_eq!(verdict, Some(expected));
 }
 
 #[rstest]
 #[case::the_default_group(&["g-default"], true)]
 #[case::no_port_security(&[], true)]
 #[case::the_groups_of_before(&["g-1"], false)]
-fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&str], #[case] is_of_use: bool) {
+fn a_port_for_a_class_without_groups_has_the_default_group(#[case] groups: &[&str], #[case] is_usable: bool) {
     let mut spec = spec();
     spec.security_groups.clear();
     let made = Port { security_groups: strings(groups), ..port("p") };
-    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]));
-    assert_eq!(earlier.of_use().is_some(), is_of_use);
+    let earlier = earlier_port(vec![made], &owners(), &spec, &strings(&["g-default"]), &[]);
+    assert_eq!(earlier.usable().is_some(), is_usable);
 }
 
 #[test]
@@ -209,12 +243,13 @@ fn one_of_several_earlier_ports_is_enough() {
     let old = Port { security_groups: Vec::new(), ..port("old") };
     let used = Port { device_id: "s".to_owned(), ..port("used") };
     let of = |ports: &[&Port]| {
-        earlier_port(ports.iter().map(|port| (*port).clone()).collect(), &owners(), &spec(), &strings(&["g-1", "g-2"]))
+        let ports = ports.iter().map(|port| (*port).clone()).collect();
+        earlier_port(ports, &owners(), &spec(), &strings(&["g-1", "g-2"]), &[])
     };
-    assert_eq!(of(&[&old, &used, &port("p")]), Earlier::OfUse(port("p")));
-    assert_eq!(of(&[&old, &used]), Earlier::Taken(used));
-    assert_eq!(of(&[&old]), Earlier::OfNoUse(vec![old]));
-    assert_eq!(of(&[]), Earlier::OfNoUse(Vec::new()));
+    assert_eq!(of(&[&old, &used, &port("p")]), Earlier::Usable(port("p")));
+    assert_eq!(of(&[&old, &used]), Earlier::InUse(used));
+    assert_eq!(of(&[&old]), Earlier::Unusable(vec![old]));
+    assert_eq!(of(&[]), Earlier::Unusable(Vec::new()));
 }
 
 fn volume(id: &str, status: &str) -> Volume {
@@ -226,28 +261,39 @@ fn volume(id: &str, status: &str) -> Volume {
 }
 
 #[rstest]
-#[case::it_is_there("available", "uid image 20", Said::OfUse)]
-#[case::it_is_being_made("creating", "uid image 20", Said::OfUse)]
-#[case::it_has_failed_as_the_creation_says("error", "uid image 20", Said::OfUse)]
-#[case::a_server_has_it("in-use", "uid image 20", Said::Taken)]
-#[case::of_an_earlier_machine("available", "uid-0 image 20", Said::OfNoUse)]
-#[case::of_an_earlier_machine_in_use("in-use", "uid-0 image 20", Said::OfNoUse)]
+#[case::it_is_there("available", "uid image 20", Verdict::Usable)]
+#[case::it_is_being_made("creating", "uid image 20", Verdict::Usable)]
+#[case::it_has_failed_as_the_creation_says("error", "uid image 20", Verdict::Usable)]
+#[case::a_server_has_it("in-use", "uid image 20", Verdict::InUse)]
+#[case::of_an_earlier_machine("available", "uid-0 image 20", Verdict::Unusable)]
+#[case::of_an_earlier_machine_in_use("in-use", "uid-0 image 20", Verdict::Unusable)]
 fn an_earlier_volume_is_used_if_it_was_made_for_the_machine(
     #[case] status: &str,
     #[case] wanted: &str,
-    #[case] expected: Said,
+    #[case] expected: Verdict,
 ) {
-    let said = match earlier_volume(vec![volume("v", status)], &owners(), wanted) {
-        Earlier::OfUse(_) => Said::OfUse,
-        Earlier::Taken(_) => Said::Taken,
-        Earlier::OfNoUse(_) => Said::OfNoUse,
+    let verdict = match earlier_volume(vec![volume("v", status)], &owners(), wanted) {
+        Earlier::Usable(_) => Verdict::Usable,
+        Earlier::InUse(_) => Verdict::InUse,
+        Earlier::Unusable(_) => Verdict::Unusable,
     };
-    assert_eq!(said, expected);
+    assert_eq!(verdict, expected);
     assert_eq!(
         earlier_volume(vec![Volume { metadata: BTreeMap::new(), ..volume("v", status) }], &owners(), wanted),
-        Earlier::OfNoUse(Vec::new()),
+        Earlier::Unusable(Vec::new()),
         "of another owner"
     );
+}
+
+#[rstest]
+#[case::there_is_no_server(Code::NotFound, true)]
+#[case::the_server_is_not_whole(Code::Unimplemented, true)]
+#[case::it_is_being_deleted(Code::Aborted, false)]
+#[case::no_answer(Code::Unavailable, false)]
+fn a_look_up_has_a_state_if_a_creation_follows(#[case] code: Code, #[case] has_state: bool) {
+    let memory = Memory::of(&spec(), &owner(), "");
+    let status = before_creation(Status::new(code, "no"), &memory);
+    assert_eq!(status.last_known_state, has_state.then(|| memory.state()));
 }
 
 #[rstest]

@@ -1,7 +1,8 @@
-//! What the driver knows of a machine from before: the owners of what was made for it, and whether a volume may be among that. Pure functions.
+//! The memory of a machine: the possible owners and regions of its resources, and whether volumes may be among them. Pure functions.
 //!
-//! A user may edit a class that has machines. What was made for a machine earlier has the keys that the class had then. The last known state of the
-//! machine keeps them for the calls that follow, because the server that shows them may be deleted first.
+//! Resources are the server, the port and the volume that the driver makes for a machine. A user may edit a class that has machines. Older resources
+//! have the keys and the region that the class had when they were made. The last known state of the machine keeps both for later calls, because the
+//! server, which shows the keys, may be deleted before the port and the volume.
 
 use std::iter;
 
@@ -13,18 +14,18 @@ use crate::{
     spec::{self, RootDisk, Spec},
 };
 
-/// Whether volumes were made for a machine.
+/// Whether a machine may have volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Volumes {
-    /// Nothing points to a volume.
+    /// There is no sign of a volume.
     Unlikely,
-    /// The class has asked for one, or one is attached, which may also be a volume of a pod.
+    /// An earlier version of the class requested a volume, or a volume is attached. An attached volume may belong to a pod.
     Possible,
-    /// The class asks for one.
+    /// The class requests a volume.
     Wanted,
 }
 
-/// The possible owners of what was made for a machine.
+/// The possible owners of a machine's resources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owners {
     of_class: OwnerTags,
@@ -32,7 +33,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// The owner in the class, and no other.
+    /// Only the owner in the class.
     pub const fn of_class(owner: OwnerTags) -> Self {
         Self { of_class: owner, earlier: Vec::new() }
     }
@@ -41,16 +42,16 @@ impl Owners {
         iter::once(&self.of_class).chain(&self.earlier)
     }
 
-    /// Whether something belongs to one of them by its keys.
+    /// Whether a resource with these keys belongs to one of the owners.
     ///
-    /// All keys of the class are enough. For an earlier owner, there must be no other key of a cluster or a role: a user may have added a key to the
-    /// class because the others do not distinguish two clusters.
+    /// The resource must have all keys of the class. Or it must have the keys of an earlier owner, and no other key of a cluster or a role: a user may
+    /// have added a key to the class because the earlier keys do not distinguish two clusters.
     pub fn own<'k>(&self, keys: impl Iterator<Item = &'k String> + Clone) -> bool {
         let is_of_class = self.of_class.own(|wanted| keys.clone().any(|key| key == wanted));
         is_of_class || spec::owner_tags(keys).is_some_and(|owner| self.earlier.contains(&owner))
     }
 
-    /// Whether one of them is described by this text, which `describe` makes of an owner.
+    /// Whether this text is the description of one of the owners. `describe` returns the description of an owner.
     pub fn are_described_by(&self, text: &str, describe: impl Fn(&OwnerTags) -> String) -> bool {
         self.all().any(|owner| describe(owner) == text)
     }
@@ -62,13 +63,17 @@ impl Owners {
     }
 }
 
-/// What is known of a machine.
+/// The memory of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// The possible owners of what was made for the machine.
+    /// The possible owners of the machine's resources.
     pub owners: Owners,
-    /// Whether volumes were made for the machine.
+    /// Whether the machine may have volumes.
     pub volumes: Volumes,
+    /// The region of the class.
+    region: String,
+    /// The regions of earlier versions of the class that may contain resources of the machine.
+    pub earlier_regions: Vec<String>,
 }
 
 /// The form of a memory in the last known state of a machine.
@@ -77,14 +82,16 @@ pub struct Memory {
 struct Kept {
     /// The keys of each owner.
     owners: Vec<Vec<String>>,
-    /// Whether volumes may have been made.
+    /// Whether the machine may have volumes.
     volumes: bool,
+    /// The regions that may contain resources of the machine.
+    regions: Vec<String>,
 }
 
 impl Memory {
-    /// What a class and the last known state of a machine say. A state of another form says nothing.
+    /// Reads the memory from a class and the last known state of a machine. A state of another form is ignored.
     ///
-    /// An owner in the state counts if it has a cluster in common with the class, as for a server that is found by its id.
+    /// An owner in the state counts if it has a key of a cluster in common with the class. The same rule applies to a server that is found by its id.
     pub fn of(spec: &Spec, owner: &OwnerTags, last_known_state: &str) -> Self {
         let kept: Kept = serde_json::from_str(last_known_state).unwrap_or_default();
         let volumes = match spec.root_disk() {
@@ -95,11 +102,14 @@ impl Memory {
         let is_of_cluster =
             |keys: &Vec<String>| owner.share_a_cluster_with(|key| keys.iter().any(|known| known == key));
         let earlier = kept.owners.iter().filter(|keys| is_of_cluster(keys));
-        let memory = Self { owners: Owners::of_class(owner.clone()), volumes };
+        let region = spec.region.clone();
+        let is_earlier = |known: &String| !known.is_empty() && *known != region;
+        let earlier_regions = kept.regions.into_iter().filter(is_earlier).collect();
+        let memory = Self { owners: Owners::of_class(owner.clone()), volumes, region, earlier_regions };
         memory.with_owners(earlier.filter_map(|keys| spec::owner_tags(keys.iter())))
     }
 
-    /// What these servers of the machine say besides.
+    /// The memory with the owners and volumes of these servers of the machine added.
     #[must_use]
     pub fn with(self, servers: &[Server]) -> Self {
         let seen =
@@ -113,10 +123,12 @@ impl Memory {
         self
     }
 
-    /// The last known state that keeps it.
+    /// The last known state that contains the memory.
     pub fn state(&self) -> String {
         let keys = |owner: &OwnerTags| owner.keys().map(str::to_owned).collect();
-        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes: self.volumes > Volumes::Unlikely };
+        let regions = self.earlier_regions.iter().chain([&self.region]).cloned().collect();
+        let volumes = self.volumes > Volumes::Unlikely;
+        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, regions };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -137,6 +149,11 @@ mod tests {
         Memory::of(&serde_json::from_value(class.clone()).unwrap(), &owner("c", "node"), state)
     }
 
+    fn known(earlier: &[OwnerTags], volumes: Volumes, regions: &[&str]) -> Memory {
+        let earlier_regions = regions.iter().map(|region| (*region).to_owned()).collect();
+        Memory { owners: owners(earlier), volumes, region: String::new(), earlier_regions }
+    }
+
     const OF_ANOTHER_ROLE: &str = r#"{"owners":[["kubernetes.io-cluster-c","kubernetes.io-role-old"]],"volumes":true}"#;
 
     fn owners(earlier: &[OwnerTags]) -> Owners {
@@ -144,17 +161,29 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing("", &[], Volumes::Unlikely)]
-    #[case::text_of_another_driver("made on Monday", &[], Volumes::Unlikely)]
-    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, &[], Volumes::Unlikely)]
-    #[case::another_role(OF_ANOTHER_ROLE, &[owner("c", "old")], Volumes::Possible)]
-    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, &[], Volumes::Unlikely)]
-    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, &[], Volumes::Unlikely)]
-    fn a_state_says(#[case] state: &str, #[case] earlier: &[OwnerTags], #[case] volumes: Volumes) {
-        let known = memory(&json!({}), state);
-        assert_eq!(known, Memory { owners: owners(earlier), volumes });
-        let again = memory(&json!({}), &known.state());
-        assert_eq!(again, known, "a state is read as it was written");
+    #[case::nothing("", known(&[], Volumes::Unlikely, &[]))]
+    #[case::text_of_another_driver("made on Monday", known(&[], Volumes::Unlikely, &[]))]
+    #[case::of_a_later_version(r#"{"owners":[],"more":1}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::another_role(OF_ANOTHER_ROLE, known(&[owner("c", "old")], Volumes::Possible, &[]))]
+    #[case::another_cluster(r#"{"owners":[["kubernetes.io-cluster-d","kubernetes.io-role-node"]]}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::no_owner(r#"{"owners":[["kubernetes.io-cluster-c"]]}"#, known(&[], Volumes::Unlikely, &[]))]
+    #[case::other_regions(r#"{"regions":["eu-1","","eu-2"]}"#, known(&[], Volumes::Unlikely, &["eu-1", "eu-2"]))]
+    fn a_state_says(#[case] state: &str, #[case] expected: Memory) {
+        let read = memory(&json!({}), state);
+        assert_eq!(read, expected);
+        let again = memory(&json!({}), &read.state());
+        assert_eq!(again, read, "a state is read as it was written");
+    }
+
+    #[test]
+    fn the_region_of_the_class_is_no_earlier_one() {
+        let of = |region: &str, state: &str| memory(&json!({ "region": region }), state);
+        let first = of("eu-1", "");
+        assert_eq!(first.earlier_regions, [""; 0]);
+        assert_eq!(of("eu-1", &first.state()).earlier_regions, [""; 0]);
+        let edited = of("eu-2", &first.state());
+        assert_eq!(edited.earlier_regions, ["eu-1"]);
+        assert_eq!(of("eu-1", &edited.state()).earlier_regions, ["eu-2"]);
     }
 
     #[test]
@@ -168,7 +197,7 @@ mod tests {
         });
         let server: Server = serde_json::from_value(server).unwrap();
         let seen = memory(&json!({}), "").with(&[server.clone(), server, Server::default()]);
-        assert_eq!(seen, Memory { owners: owners(&[owner("c", "old")]), volumes: Volumes::Possible });
+        assert_eq!(seen, known(&[owner("c", "old")], Volumes::Possible, &[]));
     }
 
     #[rstest]

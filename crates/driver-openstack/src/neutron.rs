@@ -1,6 +1,6 @@
 //! The requests to Neutron and their answers.
 
-use std::iter;
+use std::{collections::BTreeSet, iter};
 
 use cloud_client::{Failure, Repeat, http::Method};
 use machine_driver::OwnerTags;
@@ -41,18 +41,26 @@ pub struct FixedIp {
     pub subnet_id: String,
 }
 
-/// A network or a security group.
-#[derive(Clone, Debug, Deserialize)]
+/// A network, an image or a security group.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct NamedThing {
     pub id: String,
     pub name: String,
+    /// Shown only if the request asks for it.
+    #[serde(default)]
+    pub project_id: Option<String>,
 }
 
 /// A subnet.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
 pub struct Subnet {
     pub id: String,
     pub network_id: String,
+    /// The way in which ports get their IPv6 addresses.
+    pub ipv6_address_mode: Option<String>,
+    /// The way in which the router advertises the subnet.
+    pub ipv6_ra_mode: Option<String>,
 }
 
 impl Session<'_> {
@@ -80,7 +88,7 @@ impl Session<'_> {
         let filters: Vec<_> = iter::once(filter).chain(of_project).collect();
         let path = format!("/ports?{}", query(&filters));
         let found = self.list(Operation::get(Service::Network, what, &path), "ports").await?;
-        Ok(lookup::ports_of_project(found, project.as_deref()))
+        Ok(lookup::of_project(found, project.as_deref(), |port: &Port| port.project_id.as_deref()))
     }
 
     /// A port.
@@ -138,18 +146,36 @@ impl Session<'_> {
         self.list(Operation::get(Service::Network, "looking for the networks", &path), "networks").await
     }
 
-    /// The security groups with these names.
+    /// The security groups with these names: those of the login's project, and for names without such a group those of all projects. Another project
+    /// may share its groups, and Neutron shows the groups of all projects to a login with the role `admin`.
     pub async fn security_groups_named(&self, names: &[&str]) -> Result<Vec<NamedThing>, Failure> {
-        let pairs: Vec<_> =
-            names.iter().map(|name| ("name", *name)).chain([("fields", "id"), ("fields", "name")]).collect();
+        let project = self.project().await?;
+        let project = project.as_deref();
+        let found = self.security_groups(names, project).await?;
+        let mut groups = lookup::of_project(found, project, |group: &NamedThing| group.project_id.as_deref());
+        let missing = lookup::missing(names, &groups);
+        if project.is_some() && !missing.is_empty() {
+            groups.extend(self.security_groups(&missing, None).await?);
+        }
+        Ok(groups)
+    }
+
+    async fn security_groups(&self, names: &[&str], project: Option<&str>) -> Result<Vec<NamedThing>, Failure> {
+        let fields = ["id", "name", "project_id"].map(|field| ("fields", field));
+        let of_project = project.map(|project| ("project_id", project));
+        let pairs: Vec<_> = names.iter().map(|name| ("name", *name)).chain(of_project).chain(fields).collect();
         let path = format!("/security-groups?{}", query(&pairs));
         self.list(Operation::get(Service::Network, "looking for the security groups", &path), "security_groups").await
     }
 
     /// The subnets with these ids.
-    pub async fn subnets(&self, ids: &[&str]) -> Result<Vec<Subnet>, Failure> {
-        let pairs: Vec<_> =
-            ids.iter().map(|id| ("id", *id)).chain([("fields", "id"), ("fields", "network_id")]).collect();
+    pub async fn subnets(&self, ids: &BTreeSet<&str>) -> Result<Vec<Subnet>, Failure> {
+        // A request without ids would list all subnets.
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let fields = ["id", "network_id", "ipv6_address_mode", "ipv6_ra_mode"].map(|field| ("fields", field));
+        let pairs: Vec<_> = ids.iter().map(|id| ("id", *id)).chain(fields).collect();
         let path = format!("/subnets?{}", query(&pairs));
         self.list(Operation::get(Service::Network, "looking for the subnets", &path), "subnets").await
     }

@@ -14,7 +14,7 @@ use crate::{
     subject::Subject,
 };
 
-/// How often the update of a port is tried that other clients change at the same time.
+/// The maximum number of attempts to update a port that other clients change at the same time.
 const MAX_ATTEMPTS: usize = 5;
 
 /// The ids of networks that are named by id or by name.

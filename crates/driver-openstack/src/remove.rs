@@ -1,24 +1,17 @@
 //! Deletes servers with their ports and volumes, and waits until all are deleted.
 
-use std::time::Duration;
-
 use cloud_client::FailureKind;
-use machine_driver::{Code, Instant, Status};
+use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup::{self, Disk, State},
+    lookup::{self, State},
     memory::Memory,
     nova::Server,
+    plan::{ServerDeletion, VolumeDeletion, VolumeStep},
     storage::Volume,
     subject::{Subject, Wait},
 };
-
-/// The time after which a deletion is requested again, because Nova may lose it.
-const REPEAT_AFTER: Duration = Duration::from_secs(60);
-
-/// How often Cinder may refuse to delete a volume. The pauses between take five seconds.
-const MAX_REFUSALS: u32 = 3;
 
 /// Deletes the servers of a machine with their ports and volumes.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
@@ -35,7 +28,7 @@ pub async fn by_name(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> 
 /// Deletes these servers and the ports and volumes of the machine. All the servers belong to the owner.
 ///
 /// # Errors
-/// With a state that keeps what the servers say. The next call may not find them any more.
+/// The first failure, with a state that contains the keys of the servers. The next call may not find the servers any more.
 async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
     let memory = subject.memory.clone().with(servers);
     let ended = all_of(subject, &memory, cloud, servers).await;
@@ -62,18 +55,17 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
     let mut status = String::new();
     loop {
         match cloud.server(id).await {
-            Ok(None) => return Ok(()),
-            Ok(Some(server)) => match State::of(&server) {
-                State::Gone => return Ok(()),
-                State::Ending => status = server.status,
-                State::Building | State::Failed | State::Built => {
-                    status = server.status;
-                    if asked.elapsed() > REPEAT_AFTER {
+            Ok(server) => {
+                match ServerDeletion::next(server.as_ref(), asked.elapsed()) {
+                    ServerDeletion::Done => return Ok(()),
+                    ServerDeletion::Wait => {}
+                    ServerDeletion::Repeat => {
                         cloud.delete_server(id).await?;
                         asked = Instant::now();
                     }
                 }
-            },
+                status = server.map(|server| server.status).unwrap_or_default();
+            }
             Err(failure) if failure.kind == FailureKind::Permanent => return Err(failure.status),
             Err(_) => {}
         }
@@ -120,31 +112,13 @@ async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), St
             return Ok(());
         }
     }
-    let (mut wait, mut asked, mut refusals) = (Wait::within(cloud.cx), false, 0);
+    let (mut wait, mut progress) = (Wait::within(cloud.cx), VolumeDeletion::BEGIN);
     loop {
         let id = volume.id.clone();
-        match Disk::of(&volume) {
-            Disk::Broken if asked => {
-                return Err(Status::new(
-                    Code::Internal,
-                    format!("volume {id} can't be deleted: it is {}", volume.status),
-                ));
-            }
-            Disk::Ready | Disk::Broken if !asked => match cloud.delete_volume(&id).await {
-                Ok(()) => asked = true,
-                // The volume may still be attached, although its status is another one. Otherwise a user has to act: Cinder deletes no volume that
-                // has snapshots, for example.
-                Err(failure) if failure.status.code == Code::InvalidArgument => {
-                    refusals += 1;
-                    if refusals == MAX_REFUSALS {
-                        let said = failure.status.message;
-                        let message = format!("volume {id} can't be deleted yet (it is tried again): {said}");
-                        return Err(Status::new(Code::FailedPrecondition, message));
-                    }
-                }
-                Err(failure) => return Err(failure.into()),
-            },
-            Disk::Ready | Disk::Broken | Disk::Changing | Disk::InUse => {}
+        match progress.next(&volume) {
+            VolumeStep::Request => progress = progress.after(&id, cloud.delete_volume(&id).await)?,
+            VolumeStep::Wait => {}
+            VolumeStep::Fail(status) => return Err(status),
         }
         wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
         match cloud.volume(&id).await? {

@@ -69,6 +69,7 @@ async fn the_provider_id_has_the_region_of_the_server() {
     let rig = Rig::new(json!({})).named("openstack:///eu-2/s-a");
     rig.server("s-a", json!({}));
     rig.port("p-a", json!({"device_id": "s-a"}));
+    rig.cloud.state().exchange_regions();
     rig.status().await.unwrap();
     let refused = rig.named("openstack:///eu-9/s-a");
     assert_eq!(

@@ -14,7 +14,7 @@ use crate::{
     nova::{about, optional, query},
 };
 
-/// The longest time for a search for volumes where none was made.
+/// The longest time for a search for volumes of a machine that probably has none.
 const LONGEST_SEARCH: Duration = Duration::from_secs(10);
 
 /// A volume.
@@ -61,8 +61,8 @@ impl Session<'_> {
         self.list(Operation::get(Service::Volume, "listing volumes", &path), "volumes").await
     }
 
-    /// The answer to a search for volumes. Where nothing was made in Cinder, a failure and a long wait count as an empty list: the cloud may have no
-    /// Cinder, the login no right there, and a Cinder that hangs must not delay machines that have nothing there.
+    /// The result of a search for volumes. If a machine probably has no volumes, a failure and a long wait count as an empty list. The cloud may have no
+    /// Cinder, and the login may have no right in Cinder. A Cinder that does not answer must not delay machines without volumes.
     pub async fn volumes_if_any(
         &self,
         volumes: Volumes,

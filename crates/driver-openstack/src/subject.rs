@@ -24,7 +24,7 @@ pub struct Subject<'a> {
     pub spec: Spec,
     /// The owner in the class.
     pub owner: OwnerTags,
-    /// What is known of the machine from before.
+    /// The memory of the machine.
     pub memory: Memory,
     pub machine: &'a Machine,
     pub secret: &'a SecretData,
@@ -69,16 +69,35 @@ impl<'a> Subject<'a> {
             .ok_or_else(|| Status::new(Code::InvalidArgument, format!("{id:?} is no provider id of OpenStack")))
     }
 
-    /// A session in the region of the machine's provider id. The region of the class is used only for an id without a region, because a user may have
-    /// edited the class.
-    pub fn session<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Result<Session<'s>, Status> {
-        let region = self.place()?.and_then(|place| place.region).unwrap_or(&self.spec.region);
-        Ok(clouds.session(cx, &self.login, region))
+    /// The regions where the machine may have a server: the region in its provider id, or for a machine without one the regions of the class and of
+    /// its earlier versions.
+    pub fn regions(&self) -> Result<(&str, &[String]), Status> {
+        Ok(match self.place()?.and_then(|place| place.region) {
+            Some(region) => (region, &[]),
+            None => (&self.spec.region, &self.memory.earlier_regions),
+        })
+    }
+
+    /// A session in a region.
+    pub const fn session<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext, region: &'s str) -> Session<'s> {
+        clouds.session(cx, &self.login, region)
     }
 
     /// A session in the region of the class, where servers are made.
     pub fn session_of_class<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Session<'s> {
-        clouds.session(cx, &self.login, &self.spec.region)
+        self.session(clouds, cx, &self.spec.region)
+    }
+
+    /// A session in the region of the machine's server, or in the region of the class if no region has a server of the machine.
+    pub async fn session_of_server<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Result<Session<'s>, Status> {
+        let (region, earlier) = self.regions()?;
+        for region in earlier {
+            let cloud = self.session(clouds, cx, region);
+            if !self.servers(&cloud).await?.is_empty() {
+                return Ok(cloud);
+            }
+        }
+        Ok(self.session(clouds, cx, region))
     }
 
     /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners are left out.

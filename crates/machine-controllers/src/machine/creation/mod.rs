@@ -415,10 +415,16 @@ fn create(seen: &Observation) -> Vec<Effect> {
     if needs_token(seen) {
         effects.push(Effect::EnsureToken);
     }
-    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for.
+    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for. The driver's memory from the look-up
+    // is stored with it: it finds a VM of a call that is cut off, also after an edit of the class.
     if seen.class.creation == CreationGuarantee::RecordIntent {
-        let intent =
-            StatusChange::new().operation(OperationType::Create, OperationState::Processing, CREATING.to_owned());
+        let memory = match &seen.flow.answer {
+            Some(Answer::Status(Err(status))) => status.last_known_state.clone(),
+            _ => None,
+        };
+        let intent = StatusChange::new()
+            .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
+            .last_known_state(memory);
         effects.push(intent.effect(seen));
     }
     effects.extend([Effect::CheckInputs, Effect::Start(Call::Create)]);

@@ -307,7 +307,10 @@ mod tests {
         for phase in [MachinePhase::Unset, MachinePhase::CrashLoopBackOff] {
             let mut machine = last(OperationState::Failed, "ResourceExhausted", "full");
             machine.status.current_status.phase = phase;
-            let seen = without_vm(machine, 500, CreationGuarantee::RecordIntent);
+            let mut seen = without_vm(machine, 500, CreationGuarantee::RecordIntent);
+            let mut status = Status::new(Code::NotFound, "");
+            status.last_known_state = Some("keys".to_owned());
+            seen.flow.answer = Some(Answer::Status(Err(status)));
             let plan = decide(&seen);
             let [.., Effect::WriteStatus { change, .. }, Effect::CheckInputs, Effect::Start(Call::Create)] =
                 &plan.effects[..]
@@ -316,6 +319,7 @@ mod tests {
             };
             let intent = change.operation.as_ref().unwrap();
             assert_eq!((intent.state.clone(), intent.description.as_str()), (OperationState::Processing, CREATING));
+            assert_eq!(change.last_known_state.as_deref(), Some("keys"), "a call that is cut off returns no state");
         }
     }
 }

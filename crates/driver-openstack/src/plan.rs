@@ -1,0 +1,312 @@
+//! Decides what a creation and a deletion do next. Pure functions.
+
+use std::time::Duration;
+
+use cloud_client::{Failure, FailureKind};
+use machine_driver::{Code, Status};
+
+use crate::{
+    lookup::{Disk, Earlier, State},
+    neutron::Port,
+    nova::Server,
+    storage::Volume,
+};
+
+/// The source of the port or the volume for a new server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Supply<T> {
+    /// This one is used.
+    Use(T),
+    /// A new one is made, after a request to delete these. A refusal of the request does no harm: they go with the machine.
+    Make { instead_of: Vec<T> },
+    /// The creation fails.
+    Fail(Status),
+}
+
+/// The source of the port.
+pub fn port(earlier: Earlier<Port>) -> Supply<Port> {
+    match earlier {
+        Earlier::Usable(port) => Supply::Use(port),
+        Earlier::InUse(port) => {
+            let message = format!("port {} of the machine is still in use by {}", port.id, port.device_id);
+            Supply::Fail(Status::new(Code::Aborted, message))
+        }
+        // The old ports hold addresses.
+        Earlier::Unusable(old) => Supply::Make { instead_of: old },
+    }
+}
+
+/// The source of the volume.
+pub fn volume(earlier: Earlier<Volume>) -> Supply<Volume> {
+    match earlier {
+        Earlier::Usable(volume) | Earlier::InUse(volume) => Supply::Use(volume),
+        // The old volumes go with the machine, because the deletion of a volume takes time.
+        Earlier::Unusable(_) => Supply::Make { instead_of: Vec::new() },
+    }
+}
+
+/// The outcome of a request that makes something.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Made<T> {
+    /// The service has made this.
+    This(T),
+    /// The service has made nothing.
+    Nothing(Failure),
+    /// The answer is lost. The driver looks for what the request may have made, because the core would wait a minute for a server before its next
+    /// request.
+    Unknown(Failure),
+}
+
+impl<T> From<Result<T, Failure>> for Made<T> {
+    fn from(answer: Result<T, Failure>) -> Self {
+        match answer {
+            Ok(made) => Self::This(made),
+            Err(failure) if failure.kind == FailureKind::Temporary => Self::Unknown(failure),
+            Err(failure) => Self::Nothing(failure),
+        }
+    }
+}
+
+/// The next step of a creation that has the volume for its server.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Boot {
+    /// The server can boot from the volume.
+    Ready,
+    /// The volume is not ready yet.
+    Wait,
+    /// The creation fails.
+    Fail(Status),
+}
+
+/// The next step with the volume of this id. `None` is a volume that does not exist.
+pub fn boot(id: &str, volume: Option<&Volume>) -> Boot {
+    let Some(volume) = volume else {
+        return Boot::Fail(Status::new(Code::Aborted, format!("volume {id} was deleted meanwhile")));
+    };
+    match Disk::of(volume) {
+        Disk::Ready => Boot::Ready,
+        Disk::Changing => Boot::Wait,
+        Disk::Broken | Disk::InUse => {
+            let message = format!("volume {id} of the machine can't be booted from: it is {}", volume.status);
+            Boot::Fail(Status::new(Code::Internal, message))
+        }
+    }
+}
+
+/// The time after which the deletion of a server is requested again, because Nova may lose it.
+const REPEAT_AFTER: Duration = Duration::from_secs(60);
+
+/// The next step of a deletion of a server that was requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerDeletion {
+    /// The server is deleted.
+    Done,
+    /// The server still exists.
+    Wait,
+    /// The deletion is requested again.
+    Repeat,
+}
+
+impl ServerDeletion {
+    /// The next step. `None` is a server that does not exist. `since` is the time since the last request.
+    pub fn next(server: Option<&Server>, since: Duration) -> Self {
+        match server.map(State::of) {
+            None | Some(State::Gone) => Self::Done,
+            Some(State::Building | State::Failed | State::Built) if since > REPEAT_AFTER => Self::Repeat,
+            Some(State::Building | State::Failed | State::Built | State::Ending) => Self::Wait,
+        }
+    }
+}
+
+/// The maximum number of Cinder's refusals to delete a volume. The pauses between the requests take five seconds in total.
+const MAX_REFUSALS: u32 = 3;
+
+/// The progress in the deletion of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VolumeDeletion {
+    /// Cinder has not accepted the deletion. It has refused this number of requests.
+    Refused(u32),
+    /// Cinder has accepted the deletion.
+    Accepted,
+}
+
+/// The next step in the deletion of a volume.
+#[derive(Clone, Debug, PartialEq)]
+pub enum VolumeStep {
+    /// The deletion is requested.
+    Request,
+    /// The volume is looked at again after a pause.
+    Wait,
+    /// The deletion fails.
+    Fail(Status),
+}
+
+impl VolumeDeletion {
+    /// The progress before the first request.
+    pub const BEGIN: Self = Self::Refused(0);
+
+    /// The next step with a volume.
+    pub fn next(self, volume: &Volume) -> VolumeStep {
+        match (self, Disk::of(volume)) {
+            (Self::Refused(_), Disk::Ready | Disk::Broken) => VolumeStep::Request,
+            (Self::Accepted, Disk::Broken) => {
+                let message = format!("volume {} can't be deleted: it is {}", volume.id, volume.status);
+                VolumeStep::Fail(Status::new(Code::Internal, message))
+            }
+            (Self::Refused(_), Disk::Changing | Disk::InUse)
+            | (Self::Accepted, Disk::Ready | Disk::Changing | Disk::InUse) => VolumeStep::Wait,
+        }
+    }
+
+    /// The progress after the answer to a request.
+    ///
+    /// # Errors
+    /// The refusal that is one too many, and every other failure.
+    pub fn after(self, id: &str, answer: Result<(), Failure>) -> Result<Self, Status> {
+        match (self, answer) {
+            (_, Ok(())) => Ok(Self::Accepted),
+            // The volume may still be attached, although its status is another one. Otherwise a user has to act: Cinder deletes no volume that
+            // has snapshots, for example.
+            (Self::Refused(before), Err(failure)) if failure.status.code == Code::InvalidArgument => {
+                let refusals = before + 1;
+                if refusals < MAX_REFUSALS {
+                    return Ok(Self::Refused(refusals));
+                }
+                let said = failure.status.message;
+                let message = format!("volume {id} can't be deleted yet (it is tried again): {said}");
+                Err(Status::new(Code::FailedPrecondition, message))
+            }
+            (Self::Refused(_) | Self::Accepted, Err(failure)) => Err(failure.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn port_of(id: &str) -> Port {
+        Port { id: id.to_owned(), device_id: "s".to_owned(), ..Port::default() }
+    }
+
+    fn volume_of(status: &str) -> Volume {
+        Volume { id: "v".to_owned(), status: status.to_owned(), ..Volume::default() }
+    }
+
+    fn failed(code: Code, message: &str) -> Status {
+        Status::new(code, message)
+    }
+
+    #[rstest]
+    #[case::it_fits(Earlier::Usable(port_of("p")), Supply::Use(port_of("p")))]
+    #[case::a_server_has_it(
+        Earlier::InUse(port_of("p")),
+        Supply::Fail(failed(Code::Aborted, "port p of the machine is still in use by s"))
+    )]
+    #[case::they_do_not_fit(Earlier::Unusable(vec![port_of("p"), port_of("q")]), Supply::Make { instead_of: vec![port_of("p"), port_of("q")] })]
+    #[case::there_is_none(Earlier::Unusable(Vec::new()), Supply::Make { instead_of: Vec::new() })]
+    fn a_port_is_used_made_or_waited_for(#[case] earlier: Earlier<Port>, #[case] expected: Supply<Port>) {
+        assert_eq!(port(earlier), expected);
+    }
+
+    #[rstest]
+    #[case::it_fits(Earlier::Usable(volume_of("available")), Supply::Use(volume_of("available")))]
+    #[case::a_server_has_it(Earlier::InUse(volume_of("in-use")), Supply::Use(volume_of("in-use")))]
+    #[case::it_does_not_fit(Earlier::Unusable(vec![volume_of("available")]), Supply::Make { instead_of: Vec::new() })]
+    fn a_volume_is_used_or_made(#[case] earlier: Earlier<Volume>, #[case] expected: Supply<Volume>) {
+        assert_eq!(volume(earlier), expected);
+    }
+
+    #[rstest]
+    #[case::lost(FailureKind::Temporary, true)]
+    #[case::refused(FailureKind::Permanent, false)]
+    #[case::not_sent(FailureKind::NotSent, false)]
+    #[case::throttled(FailureKind::Throttled, false)]
+    fn only_a_lost_answer_leaves_the_outcome_unknown(#[case] kind: FailureKind, #[case] is_unknown: bool) {
+        let failure = Failure::new(Code::Unavailable, "no", kind);
+        let expected = if is_unknown { Made::Unknown(failure.clone()) } else { Made::Nothing(failure.clone()) };
+        assert_eq!(Made::<()>::from(Err(failure)), expected);
+        assert_eq!(Made::from(Ok(())), Made::This(()));
+    }
+
+    #[rstest]
+    #[case::ready(Some("available"), Boot::Ready)]
+    #[case::being_made(Some("downloading"), Boot::Wait)]
+    #[case::failed(
+        Some("error"),
+        Boot::Fail(failed(Code::Internal, "volume v of the machine can't be booted from: it is error"))
+    )]
+    #[case::in_use(
+        Some("in-use"),
+        Boot::Fail(failed(Code::Internal, "volume v of the machine can't be booted from: it is in-use"))
+    )]
+    #[case::deleted(None, Boot::Fail(failed(Code::Aborted, "volume v was deleted meanwhile")))]
+    fn a_server_boots_from_a_volume_that_is_ready(#[case] status: Option<&str>, #[case] expected: Boot) {
+        assert_eq!(boot("v", status.map(volume_of).as_ref()), expected);
+    }
+
+    #[rstest]
+    #[case::it_does_not_exist(None, 0, ServerDeletion::Done)]
+    #[case::it_is_marked_as_deleted(Some(("SOFT_DELETED", None)), 61, ServerDeletion::Done)]
+    #[case::it_is_being_deleted(Some(("ACTIVE", Some("deleting"))), 61, ServerDeletion::Wait)]
+    #[case::it_lives(Some(("ACTIVE", None)), 60, ServerDeletion::Wait)]
+    #[case::it_still_lives(Some(("ACTIVE", None)), 61, ServerDeletion::Repeat)]
+    #[case::it_is_still_being_built(Some(("BUILD", None)), 61, ServerDeletion::Repeat)]
+    #[case::it_has_failed(Some(("ERROR", None)), 61, ServerDeletion::Repeat)]
+    fn the_deletion_of_a_server_is_repeated_after_a_minute(
+        #[case] state: Option<(&str, Option<&str>)>,
+        #[case] seconds: u64,
+        #[case] expected: ServerDeletion,
+    ) {
+        let server = state.map(|(status, task)| Server {
+            status: status.to_owned(),
+            task_state: task.map(str::to_owned),
+            ..Server::default()
+        });
+        assert_eq!(ServerDeletion::next(server.as_ref(), Duration::from_secs(seconds)), expected);
+    }
+
+    #[rstest]
+    #[case::it_can_be_deleted(VolumeDeletion::BEGIN, "available", VolumeStep::Request)]
+    #[case::it_is_broken(VolumeDeletion::BEGIN, "error", VolumeStep::Request)]
+    #[case::a_request_was_refused(VolumeDeletion::Refused(2), "available", VolumeStep::Request)]
+    #[case::it_is_attached(VolumeDeletion::BEGIN, "in-use", VolumeStep::Wait)]
+    #[case::it_is_being_detached(VolumeDeletion::Refused(1), "detaching", VolumeStep::Wait)]
+    #[case::it_is_being_deleted(VolumeDeletion::Accepted, "deleting", VolumeStep::Wait)]
+    #[case::it_does_not_show_it_yet(VolumeDeletion::Accepted, "available", VolumeStep::Wait)]
+    #[case::the_deletion_has_failed(
+        VolumeDeletion::Accepted,
+        "error_deleting",
+        VolumeStep::Fail(failed(Code::Internal, "volume v can't be deleted: it is error_deleting"))
+    )]
+    fn a_deletion_of_a_volume_goes_on(
+        #[case] progress: VolumeDeletion,
+        #[case] status: &str,
+        #[case] expected: VolumeStep,
+    ) {
+        assert_eq!(progress.next(&volume_of(status)), expected);
+    }
+
+    #[rstest]
+    #[case::accepted(0, None, Ok(VolumeDeletion::Accepted))]
+    #[case::accepted_after_refusals(2, None, Ok(VolumeDeletion::Accepted))]
+    #[case::the_first_refusal(0, Some(Code::InvalidArgument), Ok(VolumeDeletion::Refused(1)))]
+    #[case::the_second_refusal(1, Some(Code::InvalidArgument), Ok(VolumeDeletion::Refused(2)))]
+    #[case::the_third_refusal(
+        2,
+        Some(Code::InvalidArgument),
+        Err(failed(Code::FailedPrecondition, "volume v can't be deleted yet (it is tried again): no"))
+    )]
+    #[case::no_right(0, Some(Code::PermissionDenied), Err(failed(Code::PermissionDenied, "no")))]
+    #[case::no_answer(2, Some(Code::Unavailable), Err(failed(Code::Unavailable, "no")))]
+    fn three_refusals_end_the_deletion_of_a_volume(
+        #[case] refusals: u32,
+        #[case] code: Option<Code>,
+        #[case] expected: Result<VolumeDeletion, Status>,
+    ) {
+        let answer = code.map_or(Ok(()), |code| Err(Failure::permanent(code, "no")));
+        assert_eq!(VolumeDeletion::Refused(refusals).after("v", answer), expected);
+    }
+}
