@@ -490,7 +490,6 @@ fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "driver_tests.rs"]
 pub(crate) mod tests;
 #[cfg(test)]
 #[path = "wire_tests.rs"]
