@@ -22,6 +22,7 @@ mod ec2;
 mod errors;
 #[cfg(all(test, feature = "driver"))]
 mod fake_ec2;
+#[cfg(feature = "driver")]
 mod invisible;
 #[cfg(feature = "driver")]
 mod launch;
@@ -31,6 +32,7 @@ mod lookup;
 mod options;
 #[cfg(feature = "driver")]
 mod query;
+#[cfg(feature = "driver")]
 mod recent;
 mod regions;
 mod rules;
