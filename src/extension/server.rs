@@ -18,6 +18,7 @@ use tokio::{
     sync::{Semaphore, SemaphorePermit},
     time::Instant,
 };
+use tracing::error;
 
 use super::{
     audit::{Audit, Record},
@@ -217,8 +218,10 @@ impl Exchange for ViewExchange<'_> {
         &self.warnings
     }
 
-    fn panicked(&self) {
-        self.server.parts.metrics.extension.panics.inc(&OfView { view: self.view() });
+    fn panicked(&self, request: &ApiRequest) {
+        let (view, path) = (self.view(), request.head.uri.path());
+        error!(view, path, "a request for a view panicked; its caller gets a failure and the process goes on");
+        self.server.parts.metrics.extension.panics.inc(&OfView { view });
     }
 }
 

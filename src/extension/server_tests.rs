@@ -191,8 +191,13 @@ async fn impersonation_through_the_proxy_is_a_mistake() {
 
 #[tokio::test]
 async fn th_44_a_panic_in_one_view_harms_nobody_else() {
-    let rig = Rig::new();
+    let (rig, log) = (Rig::new(), tempfile::NamedTempFile::new().unwrap());
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(Arc::new(log.reopen().unwrap())).finish();
+    let logging = tracing::subscriber::set_default(subscriber);
     let told = rig.get("reader", &format!("{VIEWS}/panic")).await;
+    drop(logging);
+    let log = std::fs::read_to_string(log.path()).unwrap();
+    assert!(log.contains("view=\"testviews\""), "{log}");
     assert_eq!((told.code, told.text().trim()), (500, pipeline::PANIC));
     assert_eq!(told.header("content-type"), "text/plain; charset=utf-8");
     assert_eq!(rig.get("reader", &format!("{VIEWS}/a")).await.code, 200);

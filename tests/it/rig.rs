@@ -5,6 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use controller_runtime::error::ApiError;
+use kube::api::{Api, Patch, PatchParams};
+use machine_api::v1alpha1::Machine;
+use serde_json::json;
+
 use crate::{
     guard,
     support::{Rig, process::Process, scratch, wait_until},
@@ -22,6 +27,24 @@ async fn a_client_of_our_library_reaches_it() {
     let Some(rig) = Rig::shared("rig::a_client_of_our_library_reaches_it").await else { return };
     let version = rig.client().await.apiserver_version().await.expect("the API server answers");
     assert_eq!(version.major, "1");
+}
+
+/// A driver may return a state of any size, and the state is written into the status.
+#[tokio::test]
+async fn a_status_that_is_too_large_is_refused_as_too_large() {
+    let Some(rig) = Rig::shared("rig::a_status_that_is_too_large_is_refused_as_too_large").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("large").await;
+    let class = json!({"kind": "MachineClass", "name": "c"});
+    let machine = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": {"name": "m"}, "spec": {"class": class},
+    });
+    namespace.apply(&machine.to_string()).await.succeed();
+    let machines: Api<Machine> = Api::namespaced(rig.client().await, &namespace.name);
+    let status = json!({"status": {"lastKnownState": "s".repeat(4 << 20)}});
+    let refused = machines.patch_status("m", &PatchParams::default(), &Patch::Merge(&status)).await;
+    let error = ApiError::from(refused.expect_err("an API server reads 3 MiB"));
+    assert!(matches!(&error, ApiError::TooLarge(_)) && error.is_refusal(), "{error:?}");
 }
 
 #[tokio::test]

@@ -20,7 +20,9 @@ use crate::{
     errors,
     invisible::InvisibleInstances,
     launch::{Launch, run_instances},
-    lookup::{self, Assigned, InstanceLocation, Missing, MissingPrefixes, VISIBILITY_TIMEOUT},
+    lookup::{
+        self, AfterMismatch, Assigned, EarlierLaunch, InstanceLocation, Missing, MissingPrefixes, VISIBILITY_TIMEOUT,
+    },
     options::AwsOptions,
     recent::Recent,
     sign,
@@ -231,13 +233,14 @@ impl<'a> Subject<'a> {
                     // The class has changed since an earlier request with this token was sent. The instance of that request has the tags of
                     // the class at that time, so it is looked for by the token.
                     let made = ec2.instances(InstanceQuery::Token(&token)).await?.pop();
-                    let invisible_for = || self.memory.invisible.known_for(&token, Instant::now());
-                    match made {
-                        Some(instance) if !instance.has_ended() => return Ok(instance),
-                        // EC2 may not show the instance yet.
-                        None if invisible_for() < VISIBILITY_TIMEOUT => return Err(lookup::hidden_by_a_change(&token)),
-                        // The instance has ended. EC2 forgets ended instances after an hour.
-                        Some(_) | None => {}
+                    let earlier = match &made {
+                        Some(instance) => EarlierLaunch::Shown(instance),
+                        None => EarlierLaunch::NotShownFor(self.memory.invisible.known_for(&token, Instant::now())),
+                    };
+                    match lookup::after_mismatch(earlier) {
+                        AfterMismatch::Take(instance) => return Ok(instance.clone()),
+                        AfterMismatch::Wait => return Err(lookup::hidden_by_a_change(&token)),
+                        AfterMismatch::NextToken => {}
                     }
                 }
                 Err(failure) => return Err(failure.into()),
@@ -487,7 +490,6 @@ fn volume_id(volume: &PersistentVolumeSpec) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "driver_tests.rs"]
 pub(crate) mod tests;
 #[cfg(test)]
 #[path = "wire_tests.rs"]

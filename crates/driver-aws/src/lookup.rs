@@ -60,6 +60,36 @@ pub fn not_shown_yet(id: &str) -> Status {
     Status::new(Code::Unavailable, message)
 }
 
+/// The instance of an earlier request whose client token a later request with other parameters has used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierLaunch<'a> {
+    /// EC2 shows the instance.
+    Shown(&'a Instance),
+    /// EC2 does not show the instance. The driver has known that for this time.
+    NotShownFor(Duration),
+}
+
+/// The next step of a creation whose client token belongs to another request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AfterMismatch<'a> {
+    /// Take the instance of the earlier request.
+    Take(&'a Instance),
+    /// Wait until EC2 shows the instance of the earlier request.
+    Wait,
+    /// Use the next client token, because the instance of the earlier request has ended.
+    NextToken,
+}
+
+/// Decides about a client token that belongs to another request. EC2 forgets ended instances after an hour, so an instance that stays invisible
+/// has ended.
+pub fn after_mismatch(earlier: EarlierLaunch<'_>) -> AfterMismatch<'_> {
+    match earlier {
+        EarlierLaunch::Shown(instance) if !instance.has_ended() => AfterMismatch::Take(instance),
+        EarlierLaunch::NotShownFor(time) if time < VISIBILITY_TIMEOUT => AfterMismatch::Wait,
+        EarlierLaunch::Shown(_) | EarlierLaunch::NotShownFor(_) => AfterMismatch::NextToken,
+    }
+}
+
 /// The error if an earlier request for the machine has made an instance that EC2 does not show yet.
 pub fn hidden_by_a_change(token: &str) -> Status {
     let message = format!(
@@ -252,6 +282,26 @@ mod tests {
         assert_eq!(next_attempt("u", &[ended("u-1"), ended("u")]), 2);
         assert_eq!(next_attempt("u", &[ended("x")]), 0);
         assert_eq!(token("u", 2), "u-2");
+    }
+
+    #[test]
+    fn a_03_a_token_of_another_request_leads_to_its_instance_or_to_the_next_token() {
+        let in_state = |state: &str| Instance { state: state.to_owned(), ..Instance::default() };
+        let [starts, runs, stopped] = ["pending", "running", "stopped"].map(in_state);
+        let [ending, ended] = ["shutting-down", "terminated"].map(in_state);
+        let hidden = |seconds| EarlierLaunch::NotShownFor(Duration::from_secs(seconds));
+        for (earlier, expected) in [
+            (EarlierLaunch::Shown(&starts), AfterMismatch::Take(&starts)),
+            (EarlierLaunch::Shown(&runs), AfterMismatch::Take(&runs)),
+            (EarlierLaunch::Shown(&stopped), AfterMismatch::Take(&stopped)),
+            (EarlierLaunch::Shown(&ending), AfterMismatch::NextToken),
+            (EarlierLaunch::Shown(&ended), AfterMismatch::NextToken),
+            (hidden(0), AfterMismatch::Wait),
+            (hidden(299), AfterMismatch::Wait),
+            (hidden(300), AfterMismatch::NextToken),
+        ] {
+            assert_eq!(after_mismatch(earlier), expected, "{earlier:?}");
+        }
     }
 
     #[test]

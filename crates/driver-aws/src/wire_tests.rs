@@ -1,14 +1,10 @@
 //! Tests of the driver over real connections to [`FakeEc2`], through a proxy with faults.
 
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex},
-};
+use std::sync::Arc;
 
 use fault_proxy::{Fault, FaultProxy, Reply, Rule, action, any};
 use rstest::rstest;
 use serde_json::json;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::{
     tests::{class, secret},
@@ -133,32 +129,12 @@ async fn an_endpoint_without_a_listener_is_unavailable() {
     assert!(refused.message.contains("Connection refused"), "{}", refused.message);
 }
 
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 #[tokio::test]
 async fn c_14_no_log_contains_a_secret() {
-    let log = Log::default();
+    let log = tempfile::NamedTempFile::new().unwrap();
     let subscriber = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::TRACE);
-    let logging =
-        tracing_subscriber::util::SubscriberInitExt::set_default(subscriber.with_writer(log.clone()).finish());
+    let subscriber = subscriber.with_writer(Arc::new(log.reopen().unwrap())).finish();
+    let logging = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
     let ec2 = FakeEc2::new();
     let behind = ec2.clone();
     let proxy = FaultProxy::of(move |seen| behind.reply(seen)).await.unwrap();
@@ -180,7 +156,7 @@ async fn c_14_no_log_contains_a_secret() {
     driver.create_machine(&within(60), request.clone()).await.unwrap();
     driver.delete_machine(&within(60), request).await.unwrap();
     drop(logging);
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = std::fs::read_to_string(log.path()).unwrap();
     assert!(log.contains("signing request"), "the signing crate logs each request: {log}");
     for secret in ["the-secret-key", "the-session-token", "the-bootstrap-token", "IyEvYmluL3NoCmpvaW4gLS10"] {
         assert!(!log.contains(secret), "{secret} in {log}");

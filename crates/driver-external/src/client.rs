@@ -268,7 +268,8 @@ impl ExternalDriver {
         }
     }
 
-    /// Asks the driver to validate a class before a VM is made, if the driver can do that.
+    /// Asks the driver to validate a class before a VM is made, if the driver can do that. This is part of a creation: a refusal is counted as a
+    /// failed creation, as the checks at the beginning of a Go driver's `CreateMachine` are.
     async fn validate_class(&self, cx: &OpContext, class: &MachineClass, secret: &SecretData) -> Result<(), Status> {
         if !self.accepted().is_some_and(|info| info.capabilities.contains(&Op::Validate)) {
             return Ok(());

@@ -155,10 +155,106 @@ fn check_address(address: &Address, own_ports: &BTreeSet<u16>) -> Result<(), Str
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io,
+        net::Ipv4Addr,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use base64::{Engine, prelude::BASE64_STANDARD};
     use rstest::rstest;
     use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpStream},
+    };
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
+    use crate::certificates::{Authority, Holder, SERVER};
+
+    /// A webhook that answers every `answered`-th review, counted from the first one, and closes the connections of the others.
+    struct Webhook {
+        port: u16,
+        reviews: Arc<AtomicUsize>,
+    }
+
+    impl Webhook {
+        async fn new(authority: &Authority, answered: usize) -> Self {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (certificate, key) =
+                authority.issue("webhook", Holder::Server(address.ip())).unwrap().decoded().unwrap();
+            let tls = crate::listener::acceptor(vec![certificate.clone()], key, &certificate).unwrap();
+            let reviews = Arc::new(AtomicUsize::new(0));
+            let counter = Arc::clone(&reviews);
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(Self::serve(stream, tls.clone(), answered, Arc::clone(&counter)));
+                }
+            });
+            Self { port: address.port(), reviews }
+        }
+
+        async fn serve(
+            stream: TcpStream,
+            tls: TlsAcceptor,
+            answered: usize,
+            reviews: Arc<AtomicUsize>,
+        ) -> io::Result<()> {
+            let mut stream = tls.accept(stream).await?;
+            loop {
+                // A review in these tests is `{}`.
+                while stream.read_u8().await? != b'}' {}
+                if !reviews.fetch_add(1, Ordering::SeqCst).is_multiple_of(answered) {
+                    return stream.shutdown().await;
+                }
+                stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ntrue").await?;
+            }
+        }
+
+        async fn ask(&self, client: &WebhookClient, bundle: &str) -> Result<Value, String> {
+            let config = json!({"url": format!("https://127.0.0.1:{}/validate", self.port), "caBundle": bundle});
+            client.call(&config, &json!({}), Duration::from_secs(60)).await
+        }
+    }
+
+    fn authority() -> (Authority, String) {
+        let authority = Authority::of_folder(None, SERVER).unwrap();
+        let bundle = BASE64_STANDARD.encode(&authority.pem);
+        (authority, bundle)
+    }
+
+    #[tokio::test]
+    async fn a_review_on_a_connection_that_the_webhook_closes_is_sent_once_more() {
+        let (client, (authority, bundle)) = (WebhookClient::default(), authority());
+        let second = Webhook::new(&authority, 2).await;
+        for reviews in [1, 3, 5] {
+            assert_eq!(second.ask(&client, &bundle).await, Ok(Value::Bool(true)));
+            assert_eq!(second.reviews.load(Ordering::SeqCst), reviews);
+        }
+        let third = Webhook::new(&authority, 3).await;
+        third.ask(&client, &bundle).await.unwrap();
+        third.ask(&client, &bundle).await.unwrap_err();
+        assert_eq!(third.reviews.load(Ordering::SeqCst), 3, "a review is sent twice at most");
+    }
+
+    #[tokio::test]
+    async fn the_reason_why_a_webhook_is_not_reached_is_in_the_error() {
+        let (client, (authority, bundle)) = (WebhookClient::default(), authority());
+        let webhook = Webhook::new(&authority, 1).await;
+        for (bundle, expected) in [
+            (&*self::authority().1, "tls: failed to verify certificate or to agree with 127.0.0.1"),
+            ("", "x509: certificate signed by unknown authority"),
+            ("bm90aGluZw==", "x509: certificate signed by unknown authority"),
+        ] {
+            let why = webhook.ask(&client, bundle).await.unwrap_err();
+            assert!(why.contains(expected), "{why}");
+        }
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap().port();
+        let why = Webhook { port, ..webhook }.ask(&client, &bundle).await.unwrap_err();
+        assert!(why.starts_with(&format!("dial tcp 127.0.0.1:{port}: Connection refused")), "{why}");
+    }
 
     #[rstest]
     #[case::loopback("https://127.0.0.1:9443/validate", true)]

@@ -75,8 +75,10 @@ pub trait Exchange: Send {
         &[]
     }
 
-    /// Counts a panic in one of the steps.
-    fn panicked(&self) {}
+    /// Reports a panic in one of the steps.
+    fn panicked(&self, request: &ApiRequest) {
+        error!(path = request.head.uri.path(), "a request panicked; its caller gets a failure and the process goes on");
+    }
 
     /// The error after the deadline, in the form of this server.
     fn timed_out(&self, status: ApiStatus) -> ApiStatus {
@@ -143,11 +145,7 @@ async fn answered(exchange: &mut impl Exchange, head: Parts, query: Query, body:
     match ended {
         Ok(Ok(answered)) => answered,
         Ok(Err(_)) => {
-            error!(
-                path = request.head.uri.path(),
-                "a request panicked; its caller gets a failure and the process goes on"
-            );
-            exchange.panicked();
+            exchange.panicked(&request);
             Err(ApiStatus { form: Form::Text, ..ApiStatus::new(500, "InternalError", PANIC) })
         }
         Err(_) => Err(exchange.timed_out(ApiStatus::new(504, "Timeout", TIMEOUT))),
@@ -199,7 +197,7 @@ mod tests {
             }
         }
 
-        fn panicked(&self) {
+        fn panicked(&self, _: &ApiRequest) {
             self.panicked.store(true, Ordering::SeqCst);
         }
     }

@@ -114,7 +114,8 @@ pub trait Driver: Send + Sync + 'static {
         rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
     }
 
-    /// Creates the VM of a machine, or returns the existing one.
+    /// Creates the VM of a machine, or returns the existing one. A class that the method itself refuses counts as a failed creation in the metrics,
+    /// as in the original: the Go drivers count a method from its first line on, before they check the class (spec/providers §2.1).
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status>;
 
     /// Finishes a VM that was created but not initialised.

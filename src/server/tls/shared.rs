@@ -201,3 +201,52 @@ pub(super) fn look_at(moment: Timestamp, now: Timestamp) -> Outcome {
 pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::OnceLock;
+
+    use super::{
+        super::{
+            CertMode, CertificateManager, CertificateSettings,
+            fake_api::FakeApi,
+            plan::{CertPlan, carry_out},
+        },
+        *,
+    };
+    use crate::server::Health;
+
+    /// The passes of the targets report a bundle that all targets have, and a later change of the publication would remove that report. The
+    /// metrics read their clock when a subject is queued. In that moment its pass could begin.
+    #[tokio::test]
+    async fn the_old_publication_ends_before_the_passes_of_a_new_bundle_are_queued() {
+        let shared = Arc::new(OnceLock::<Shared>::new());
+        let publications = Arc::new(Mutex::new(Vec::new()));
+        let (probe, seen) = (Arc::clone(&shared), Arc::clone(&publications));
+        let metrics = Metrics::new(Arc::new(move || {
+            // The publication is locked while its own change queues a subject.
+            if let Some(Ok(published)) = probe.get().map(|shared| shared.published.try_lock()) {
+                locked(&seen).push(published.is_some());
+            }
+            Duration::ZERO
+        }));
+        let (metrics, names) = (metrics.unwrap(), PlanSettings::for_names(["mcm".to_owned()].into()));
+        let content = carry_out(&CertPlan::Create, None, Timestamp::now(), &names, || [7; 16]).unwrap().unwrap();
+        let settings = CertificateSettings {
+            mode: CertMode::SelfManaged {
+                namespace: "ns".to_owned(),
+                name: "certs".to_owned(),
+                settings: names,
+                targets: Target::all("mcm", None),
+            },
+            sni: Vec::new(),
+            clock: Arc::new(Timestamp::now),
+            entropy: Arc::new(|| [7; 16]),
+        };
+        let manager = CertificateManager::new(Some(FakeApi::new().client()), settings, &metrics, &Health::default());
+        let shared = shared.get_or_init(|| manager.unwrap().shared);
+        *locked(&shared.published) = Some(Published { bundle: "before".into(), since: Timestamp::now() });
+        shared.publish(&content);
+        assert_eq!(*locked(&publications), vec![false; shared.targets.len()]);
+    }
+}

@@ -304,6 +304,13 @@ fn a_pod(annotations: &Value) -> Value {
 
 const POD: &str = "/api/v1/namespaces/ns/pods/p";
 
+/// A Pod with the volume of [`a_volume`].
+fn a_pod_with_a_volume() -> Value {
+    let mut pod = a_pod(&json!({}));
+    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    pod
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_starts_and_ends_within_its_grace() {
     let server = ApiServer::new();
@@ -395,9 +402,7 @@ async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
     let name = "kubernetes.io/csi/virtual.csi.sapcloud.io^vol-1";
     let attached = json!([{"name": name, "devicePath": ""}]);
     assert_eq!(shown(), (attached.clone(), json!([])));
-    let mut pod = a_pod(&json!({}));
-    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
-    server.put(POD, pod);
+    server.put(POD, a_pod_with_a_volume());
     seconds(2).await;
     assert_eq!(shown(), (attached.clone(), json!([name])));
     server.delete(POD);
@@ -409,6 +414,28 @@ async fn a_node_shows_the_volumes_that_are_attached_and_those_in_use() {
     seconds(1).await;
     assert_eq!(shown(), (json!([]), json!([])));
     assert_eq!(server.take_writes(), [PATCH_M]);
+}
+
+/// The watch shows the next Pod of the name as a change of the first one.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_predecessor_of_the_same_name_was_deleted_unseen_starts_and_frees_the_volumes() {
+    let server = ApiServer::new();
+    server.put("/api/v1/persistentvolumes/pv", a_volume());
+    server.put(ATTACHMENT, an_attachment("m"));
+    server.put(POD, a_pod_with_a_volume());
+    let cloud = a_cloud(&server, "volumes: {attach: 0s, detach: 0s}").await;
+    cloud.create_machine(&cx(), request("m")).await.unwrap();
+    let shown = || {
+        let phase = server.object(POD).unwrap()["status"]["phase"].clone();
+        (phase, server.object("/api/v1/nodes/m").unwrap()["status"]["volumesInUse"].as_array().map_or(0, Vec::len))
+    };
+    seconds(5).await;
+    assert_eq!(shown(), (json!("Running"), 1));
+    let mut next = a_pod(&json!({}));
+    next["metadata"]["uid"] = json!("next-pod-uid");
+    server.put(POD, next);
+    seconds(5).await;
+    assert_eq!(shown(), (json!("Running"), 0));
 }
 
 #[tokio::test(start_paused = true)]

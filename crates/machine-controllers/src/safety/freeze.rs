@@ -170,14 +170,14 @@ pub fn thawed(machine: &MachineSnapshot, outage_began: Timestamp) -> Option<Thaw
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::*;
     use machine_api::v1alpha1::Machine;
 
-    fn at(seconds: i64) -> Timestamp {
+    pub(in crate::safety) fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + seconds).unwrap()
     }
 
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(thawed(&unknown(60).into(), outage_began), Some(Thaw::Recovers));
     }
 
-    fn unknown(since: i64) -> Machine {
+    pub(in crate::safety) fn unknown(since: i64) -> Machine {
         let mut machine = Machine::default();
         machine.status.current_status.phase = MachinePhase::Unknown;
         machine.status.current_status.last_update_time = Some(Time(at(since)));

@@ -208,12 +208,18 @@ pub struct Plan {
     pub next: Option<Duration>,
 }
 
-/// The provider ids of the VMs whose machines are read from the API server: first the VMs suspected for the longest
-/// time, then the others in the provider's order. `vms` have the claims from the stores.
+/// The provider ids of the VMs whose machines are read from the API server. `vms` have the claims from the stores.
+///
+/// Half of the reads are for suspected VMs, those suspected for the longest time first, and half for the others, in the provider's order. Reads that
+/// one half does not need are for the other half. Thus suspects that can't be deleted do not keep other VMs from being suspected, and a crowd of
+/// other VMs does not keep suspects from being confirmed.
 pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>, guards: &Guards) -> Vec<String> {
-    let mut suspicious: Vec<&ListedVm> = vms.iter().filter(|vm| vm.claim.is_orphaned()).collect();
-    suspicious.sort_by_key(|vm| suspects.get(&vm.provider_id).copied().unwrap_or(Timestamp::MAX));
-    suspicious.iter().take(guards.reads).map(|vm| vm.provider_id.clone()).collect()
+    let suspicious = vms.iter().map(|vm| (suspects.get(&vm.provider_id), vm)).filter(|(_, vm)| vm.claim.is_orphaned());
+    let (mut suspected, others): (Vec<_>, Vec<_>) = suspicious.partition(|(since, _)| since.is_some());
+    suspected.sort_by_key(|(since, _)| *since);
+    let for_others = others.len().min(guards.reads.saturating_sub(suspected.len()).max(guards.reads / 2));
+    suspected.truncate(guards.reads - for_others);
+    suspected.into_iter().chain(others.into_iter().take(for_others)).map(|(_, vm)| vm.provider_id.clone()).collect()
 }
 
 /// Decides which VMs are suspected, and which of them are deleted. The claims are those of the API server.
@@ -443,11 +449,18 @@ mod tests {
         assert_eq!(decide(&seen), Plan::default());
     }
 
-    #[test]
-    fn the_oldest_suspects_are_asked_about_first() {
-        let vms = ["a", "b", "c"].map(|id| vm(id, Claim::Nobody));
-        let suspects = [("c".to_owned(), at(-90)), ("b".to_owned(), at(-10))].into();
-        let guards = Guards { reads: 2, ..Guards::default() };
-        assert_eq!(to_be_confirmed(&vms, &suspects, &guards), ["c", "b"]);
+    #[rstest]
+    #[case::suspects_alone(&["s1", "s2", "s3", "s4", "s5"], &["s5", "s4", "s3", "s2"])]
+    #[case::others_alone(&["a", "b", "c", "d", "e"], &["a", "b", "c", "d"])]
+    #[case::many_of_both(&["a", "s1", "b", "s2", "c", "s3"], &["s3", "s2", "a", "b"])]
+    #[case::many_suspects_and_one_other(&["s1", "s2", "s3", "s4", "a"], &["s4", "s3", "s2", "a"])]
+    #[case::one_suspect_and_many_others(&["a", "b", "c", "d", "s1"], &["s1", "a", "b", "c"])]
+    #[case::fewer_than_may_be_read(&["a", "s1"], &["s1", "a"])]
+    #[case::none(&[], &[])]
+    fn suspects_and_other_vms_share_the_reads(#[case] listed: &[&str], #[case] expected: &[&str]) {
+        let vms: Vec<ListedVm> = listed.iter().map(|id| vm(id, Claim::Nobody)).collect();
+        let since = |seconds: i64| (format!("s{seconds}"), at(-seconds));
+        let guards = Guards { reads: 4, ..Guards::default() };
+        assert_eq!(to_be_confirmed(&vms, &(1..=5).map(since).collect(), &guards), expected);
     }
 }

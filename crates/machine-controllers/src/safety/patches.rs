@@ -71,22 +71,11 @@ pub fn unmark(node: &NodeSnapshot) -> Patch {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
     use super::*;
-    use crate::safety::freeze::thawed;
-    use machine_api::v1alpha1::Machine;
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_second(second).unwrap()
-    }
-
-    fn unknown(since: i64) -> Machine {
-        let mut machine = Machine::default();
-        machine.status.current_status.phase = MachinePhase::Unknown;
-        machine.status.current_status.last_update_time = Some(Time(at(since)));
-        machine
-    }
+    use crate::safety::freeze::{
+        tests::{at, unknown},
+        thawed,
+    };
 
     #[test]
     fn mc_256_a_machine_that_fell_ill_in_the_outage_is_running_again() {

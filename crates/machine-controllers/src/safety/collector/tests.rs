@@ -393,6 +393,22 @@ async fn orphans_that_can_not_be_deleted_do_not_keep_others() {
     assert_eq!(scene.deleted().len(), 13, "they are tried again");
 }
 
+/// As many orphans can't be deleted as machines are read in one pass.
+#[tokio::test(start_paused = true)]
+async fn orphans_that_can_not_be_deleted_do_not_keep_new_ones_from_being_suspected() {
+    let scene = Scene::new(&["c"]);
+    (0..Guards::default().reads).for_each(|n| scene.vm("c", &format!("v{n:02}"), &format!("stuck{n}")));
+    for _ in 0..2 {
+        scene.look("c").await;
+    }
+    scene.vm("c", "new", "m");
+    // Ten at a time, all others are tried before.
+    for _ in 0..7 {
+        scene.look("c").await;
+    }
+    assert_eq!(scene.deleted(), ["new"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_entry_without_a_machine_s_name_is_never_looked_up_nor_deleted() {
     let scene = Scene::new(&["c"]);

@@ -1,0 +1,154 @@
+//! Deletions.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn a_22_the_deletion_of_an_instance_that_is_gone_succeeds() {
+    let rig = Rig::new(json!({})).named("aws:///us-east-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.state().uris[0], "https://ec2.us-east-1.amazonaws.com/", "the id says where it was");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_23_all_instances_of_the_name_are_deleted() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-8", |_| ());
+    rig.vm("i-9", |_| ());
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deletion_by_id_also_terminates_instances_of_earlier_creations_unless_it_is_for_an_orphan() {
+    for (uid, left) in [(Some("uid-1".to_owned()), 0), (None, 1)] {
+        let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
+        rig.machine.metadata.uid = uid;
+        rig.vm("i-8", |_| ());
+        rig.vm("i-9", |vm| "uid-1-1".clone_into(&mut vm.token));
+        rig.vm("i-7", |vm| "uid-of-another".clone_into(&mut vm.token));
+        rig.delete().await.unwrap();
+        assert_eq!(rig.ec2.live().len(), left + 1, "an instance of another machine that has the name by mistake stays");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_of_another_cluster_is_neither_found_nor_terminated_by_its_id() {
+    for uid in [Some("uid-1".to_owned()), None] {
+        let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+        rig.machine.metadata.uid = uid;
+        rig.vm("i-9", |vm| {
+            vm.tags.remove(CLUSTER);
+            vm.tags.insert("kubernetes.io/cluster/other".to_owned(), "1".to_owned());
+        });
+        for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+            assert_eq!(refused.code, Code::FailedPrecondition, "the instance runs: {}", refused.message);
+            assert!(refused.message.contains("it has no tag of the clusters of the class"), "{}", refused.message);
+            assert!(refused.message.contains(CLUSTER), "{}", refused.message);
+        }
+        assert_eq!(rig.ec2.live().len(), 1);
+    }
+}
+
+/// The instances were not made by requests with the client tokens of this machine: the Go driver made them, or the machine was restored.
+#[rstest]
+#[case::of_a_cluster("kubernetes.io/cluster/second")]
+#[case::of_a_role("kubernetes.io/role/second")]
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_new_tag_of_its_class_belongs_to_the_machine_that_names_it(#[case] added: &str) {
+    let rig = Rig::new(json!({"tags": {added: "1"}})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |_| ());
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_tags_is_recognised_by_its_token() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| {
+        vm.tags.clear();
+        "uid-1-2".clone_into(&mut vm.token);
+    });
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_a_user_has_terminated_is_not_terminated_again() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| vm.state = "terminated");
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.asked("TerminateInstances").len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_05_an_orphan_is_terminated_although_its_user_data_has_placeholders() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-9", |_| ());
+    let mut secret = secret();
+    secret.set("userData", b"#!/bin/sh\njoin <<BOOTSTRAP_TOKEN>> <<MACHINE_NAME>>".to_vec());
+    let class = Arc::new(class(json!({})));
+    let request = ListRequest { class: Arc::clone(&class), secret: secret.clone() };
+    let orphan = rig.driver.list_machines(&Rig::cx(), request).await.unwrap().remove(0);
+    let mut machine = Machine::default();
+    machine.metadata.name = Some(orphan.machine_name);
+    machine.spec.provider_id = orphan.provider_id;
+    let request = MachineRequest { machine: Arc::new(machine), class, secret };
+    rig.driver.delete_machine(&Rig::cx(), request).await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_id_that_names_a_host_is_refused() {
+    let rig = Rig::new(json!({})).named("aws:///evil.example.com/i-8");
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(rig.ec2.state().log.len(), 0);
+}
+
+/// The page of the gateway is valid XML.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_gateway_is_no_termination() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |_| ());
+    rig.ec2.fails("TerminateInstances", [Fault::Body("<html><body><p>Service under maintenance</p></body></html>")]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Internal);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+/// The service ignores the filter by id.
+#[tokio::test(start_paused = true)]
+async fn an_answer_about_another_instance_terminates_nothing() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-8");
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "m-2".to_owned())));
+    let other = rig.described("i-9");
+    rig.ec2.fails("DescribeInstances", [Fault::Body("<R><reservationSet/></R>"), other]);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 1);
+}
+
+/// A user has changed the `Name` of the machine's instance.
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_another_name_is_found_and_terminated_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| drop(vm.tags.insert("Name".to_owned(), "web".to_owned())));
+    assert_eq!(rig.status().await.unwrap().provider_id, "aws:///eu-west-1/i-9");
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_with_another_name_and_without_all_tags_is_not_terminated_by_its_id() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |vm| {
+        vm.tags.insert("Name".to_owned(), "m-2".to_owned());
+        vm.tags.remove(ROLE);
+    });
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(refused.message.contains("its name is \"m-2\""), "{}", refused.message);
+    }
+    assert_eq!(rig.ec2.live().len(), 1);
+}
