@@ -50,8 +50,15 @@ pub fn to_wire(status: &Status) -> tonic::Status {
 /// The beginnings of tonic's error texts for a message that is too long. tonic uses `OutOfRange`, which has another meaning for drivers.
 const TOO_LONG: [&str; 2] = ["Error, decoded message length too large", "Error, encoded message length too large"];
 
+/// The beginning of tonic's error text for an answer that is no gRPC. A proxy has sent it, and the driver has not decided anything: a proxy's 404 is
+/// not the `Unimplemented` that tonic makes of it.
+const NO_GRPC: &str = "grpc-status header missing";
+
 /// The failure in a gRPC status that the peer sent.
 pub fn from_wire(answer: &tonic::Status) -> Status {
+    if answer.message().starts_with(NO_GRPC) {
+        return Status::new(Code::Unavailable, answer.message());
+    }
     if answer.code() == tonic::Code::OutOfRange && TOO_LONG.iter().any(|text| answer.message().starts_with(text)) {
         return Status::new(Code::Internal, answer.message());
     }
@@ -122,6 +129,12 @@ mod tests {
 
     #[rstest]
     #[case::e02_an_unknown_grpc_code(tonic::Code::from_i32(42), "x", Code::Unknown, "x")]
+    #[case::a_proxys_404(
+        tonic::Code::Unimplemented,
+        "grpc-status header missing, mapped from HTTP status code 404",
+        Code::Unavailable,
+        "grpc-status header missing, mapped from HTTP status code 404"
+    )]
     #[case::e02_seventeen_without_a_detail(tonic::Code::from_i32(17), "x", Code::Unknown, "x")]
     #[case::a_failure_with_code_ok(tonic::Code::Ok, "x", Code::Unknown, "x")]
     #[case::the_text_of_a_go_driver(
