@@ -406,18 +406,19 @@ impl Driver for AwsDriver {
         if let Some(location) = location {
             ending.retain(|instance| instance.id == location.id || subject.was_made_for_machine(instance));
         }
-        let mut unended = None;
+        let mut failed = None;
         if let Some(location) = location.filter(|location| ending.iter().all(|instance| instance.id != location.id)) {
             match subject.live_instance(&ec2, location.id).await {
                 Ok(instance) => ending.extend(instance),
-                // The other instances are terminated all the same.
-                Err(status) => unended = Some(status),
+                Err(status) => failed = Some(status),
             }
         }
+        // A failure does not stop the others.
         for instance in &ending {
-            ec2.terminate(&instance.id).await?;
+            let refused = ec2.terminate(&instance.id).await.err();
+            failed = failed.or_else(|| Some(lookup::not_terminated(&instance.id, refused?.into())));
         }
-        unended.map_or(Ok(DeletedVm::default()), Err)
+        failed.map_or(Ok(DeletedVm::default()), Err)
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {

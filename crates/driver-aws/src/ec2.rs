@@ -234,14 +234,11 @@ impl Session<'_> {
         }
     }
 
-    /// Terminates an instance. Succeeds for an instance that EC2 no longer knows.
+    /// Terminates an instance.
     pub async fn terminate(&self, id: &str) -> Result<(), Failure> {
         let query = actions::terminate_instances([id]);
         let operation = Operation { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
-        match self.call(operation, |xml| xml.root().child("instancesSet").map(drop)).await {
-            Err(failure) if failure.status.code == Code::NotFound => Ok(()),
-            outcome => outcome,
-        }
+        self.call(operation, |xml| xml.root().child("instancesSet").map(drop)).await
     }
 
     /// Lets a network interface forward packets of other addresses. The request may be repeated.

@@ -49,8 +49,9 @@ pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
     let last = &machine.status.last_operation;
     let creation = last.last_update_time.as_ref().filter(|_| last.operation == OperationType::Create);
+    // The clock of another host may be ahead, so a time in the future is recent.
     let is_recent =
-        |made: Timestamp| Duration::try_from(now.duration_since(made)).is_ok_and(|age| age < VISIBILITY_TIMEOUT);
+        |made: Timestamp| !Duration::try_from(now.duration_since(made)).is_ok_and(|age| age >= VISIBILITY_TIMEOUT);
     machine.metadata.creation_timestamp.iter().chain(creation).any(|made| is_recent(made.0))
 }
 
@@ -58,6 +59,13 @@ pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
 pub fn not_shown_yet(id: &str) -> Status {
     let message = format!("EC2 does not show the new instance {id} yet; it is asked for again");
     Status::new(Code::Unavailable, message)
+}
+
+/// The error for an instance whose termination EC2 has refused.
+///
+/// EC2 has shown the instance before. If it does not know the instance now, not all of its servers know the instance yet: it runs on.
+pub fn not_terminated(id: &str, refusal: Status) -> Status {
+    if refusal.code == Code::NotFound { not_shown_yet(id) } else { refusal }
 }
 
 /// The instance of an earlier request whose client token a later request with other parameters has used again.

@@ -107,6 +107,27 @@ async fn a_provider_id_that_names_a_host_is_refused() {
     assert_eq!(rig.ec2.state().log.len(), 0);
 }
 
+/// Not every server of EC2 knows a new instance at once.
+#[tokio::test(start_paused = true)]
+async fn a_22_an_instance_that_ec2_shows_is_not_gone_if_its_termination_says_so() {
+    let rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    rig.vm("i-9", |_| ());
+    rig.ec2.fails("TerminateInstances", [Fault::Error(400, "InvalidInstanceID.NotFound")]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_can_not_be_terminated_does_not_keep_the_others() {
+    let rig = Rig::new(json!({}));
+    rig.vm("i-8", |_| ());
+    rig.vm("i-9", |_| ());
+    rig.ec2.fails("TerminateInstances", [Fault::Error(400, "OperationNotPermitted")]);
+    assert!(rig.delete().await.unwrap_err().message.contains("OperationNotPermitted"));
+    assert_eq!(rig.ec2.live().len(), 1);
+}
+
 /// The page of the gateway is valid XML.
 #[tokio::test(start_paused = true)]
 async fn a_page_of_a_gateway_is_no_termination() {

@@ -65,6 +65,7 @@ async fn a_22_a_young_instance_of_an_old_machine_is_not_gone_either() {
 /// The process that launched the instance has ended, but the machine says when its creation was last written.
 #[rstest]
 #[case::a_creation_of_now(OperationType::Create, 10, Code::Unavailable)]
+#[case::a_creation_by_a_host_whose_clock_is_ahead(OperationType::Create, -10, Code::Unavailable)]
 #[case::a_creation_of_long_ago(OperationType::Create, 301, Code::NotFound)]
 #[case::another_operation(OperationType::HealthCheck, 10, Code::NotFound)]
 #[tokio::test(start_paused = true)]
