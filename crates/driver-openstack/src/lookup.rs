@@ -13,7 +13,7 @@ use crate::{
     neutron::{NamedThing, Port, Subnet},
     nova::Server,
     rules::network_of,
-    spec::Spec,
+    spec::{self, Spec},
     storage::Volume,
 };
 
@@ -141,14 +141,44 @@ pub fn ours(servers: Vec<Server>, owners: &Owners) -> Vec<Server> {
     servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
 }
 
-/// The server with the machine's provider id. `None` if it is deleted or belongs to another owner.
+/// The server with the machine's provider id. `None` if it is deleted, or has no keys of an owner (row O07).
 ///
 /// A user may edit the tags of a class that has machines. Therefore a server belongs to the machine if it has the machine's name and at least one tag
 /// key of the class's cluster. Its other keys may differ.
-pub fn named_by_id(server: Server, owner: &OwnerTags, machine: &str) -> Option<Server> {
-    let has = |key: &str| server.metadata.contains_key(key);
-    let is_of_machine = owner.own(has) || server.name == machine && owner.share_a_cluster_with(has);
-    (State::of(&server) != State::Gone && is_of_machine).then_some(server)
+///
+/// # Errors
+/// `FailedPrecondition` for a server of another owner. It may be the machine's server, because a user may also have edited the cluster's key in the
+/// class. It runs, so this is no `NotFound`, which would end the machine without its server.
+pub fn named_by_id(
+    server: Server,
+    class: &OwnerTags,
+    owners: &Owners,
+    machine: &str,
+) -> Result<Option<Server>, Status> {
+    let keys = || server.metadata.keys();
+    let has_key_of_cluster = || class.share_a_cluster_with(|key| server.metadata.contains_key(key));
+    if State::of(&server) == State::Gone {
+        return Ok(None);
+    }
+    if owners.own(keys()) || server.name == machine && has_key_of_cluster() {
+        return Ok(Some(server));
+    }
+    let Some(other) = spec::owner_tags(keys()) else { return Ok(None) };
+    let Server { id, name, .. } = &server;
+    let message = format!(
+        "server [ID={id:?}] runs and does not belong to the machine with its provider id: its name is {name:?} and its owner {other}, not \
+         {class}. It is not deleted. If it is the machine's, write the keys of the class to its metadata; if not, remove the finalizer of \
+         the machine to let the machine go without it"
+    );
+    Err(Status::new(Code::FailedPrecondition, message))
+}
+
+/// The error for the machine's server that Nova shows although it did not show it before in the same call.
+pub fn shown_again(id: &str) -> Status {
+    Status::new(
+        Code::Aborted,
+        format!("server [ID={id:?}] was not shown before and exists; its deletion is tried again"),
+    )
 }
 
 /// A server in a list.

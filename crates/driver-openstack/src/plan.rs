@@ -93,6 +93,32 @@ pub fn boot(id: &str, volume: Option<&Volume>) -> Boot {
     }
 }
 
+/// The number of looks that must not find a new server before it counts as deleted. Nova may answer 404 between the request and the begin of the build.
+const UNSEEN_LOOKS: u32 = 3;
+
+/// The observation of a server that is being built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerBuild {
+    /// Nova has not shown the server in this number of looks.
+    Unseen(u32),
+    /// Nova has shown the server.
+    Seen,
+}
+
+impl ServerBuild {
+    /// The observation before the first look.
+    pub const BEGIN: Self = Self::Unseen(0);
+
+    /// The observation after a look. `None` if the server counts as deleted.
+    pub const fn after(self, shown: Option<&Server>) -> Option<Self> {
+        match (self, shown) {
+            (_, Some(_)) => Some(Self::Seen),
+            (Self::Unseen(looks), None) if looks + 1 < UNSEEN_LOOKS => Some(Self::Unseen(looks + 1)),
+            (Self::Unseen(_) | Self::Seen, None) => None,
+        }
+    }
+}
+
 /// The time after which the deletion of a server is requested again, because Nova may lose it.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
@@ -245,6 +271,21 @@ mod tests {
     #[case::deleted(None, Boot::Fail(failed(Code::Aborted, "volume v was deleted meanwhile")))]
     fn a_server_boots_from_a_volume_that_is_ready(#[case] status: Option<&str>, #[case] expected: Boot) {
         assert_eq!(boot("v", status.map(volume_of).as_ref()), expected);
+    }
+
+    #[test]
+    fn a_new_server_that_nova_does_not_show_at_once_is_looked_for_three_times() {
+        let server = Server::default();
+        for (before, shown, expected) in [
+            (ServerBuild::BEGIN, None, Some(ServerBuild::Unseen(1))),
+            (ServerBuild::Unseen(1), None, Some(ServerBuild::Unseen(2))),
+            (ServerBuild::Unseen(2), None, None),
+            (ServerBuild::Unseen(2), Some(&server), Some(ServerBuild::Seen)),
+            (ServerBuild::Seen, Some(&server), Some(ServerBuild::Seen)),
+            (ServerBuild::Seen, None, None),
+        ] {
+            assert_eq!(before.after(shown), expected, "{before:?}");
+        }
     }
 
     #[rstest]

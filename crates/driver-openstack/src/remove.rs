@@ -36,17 +36,27 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
 }
 
 async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
+    let mut failed = None;
+    let mut ending = Vec::new();
     for server in servers {
-        cloud.delete_server(&server.id).await?;
+        // A failure does not stop the others.
+        match cloud.delete_server(&server.id).await {
+            Ok(()) => ending.push(&server.id),
+            Err(failure) => failed = failed.or(Some(failure.status)),
+        }
     }
-    for server in servers {
-        gone(cloud, &server.id).await?;
+    for id in ending {
+        failed = failed.or(gone(cloud, id).await.err());
+    }
+    if let Some(status) = failed {
+        return Err(status);
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    ports(memory, cloud, name).await?;
+    let own = subject.place()?.map_or("", |place| place.id);
+    ports(memory, cloud, name, own).await?;
     // The class may have asked for a volume before, whatever it says now.
-    volumes(memory, cloud, name).await
+    volumes(memory, cloud, name, own).await
 }
 
 /// Waits until a server is deleted.
@@ -75,7 +85,10 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
 }
 
 /// Whether a port or a volume is in use by a server that exists. It may be another server with the machine's name.
-async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
+///
+/// # Errors
+/// `Aborted` if it is the machine's own server, which Nova has not shown before in this call.
+async fn is_in_use(cloud: &Session<'_>, server: &str, own: &str) -> Result<bool, Status> {
     if server.is_empty() {
         return Ok(false);
     }
@@ -83,32 +96,33 @@ async fn is_in_use(cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     if !lookup::is_id(server) {
         return Ok(true);
     }
-    Ok(cloud.server(server).await?.is_some_and(|server| State::of(&server) != State::Gone))
+    let exists = cloud.server(server).await?.is_some_and(|server| State::of(&server) != State::Gone);
+    if exists && server == own { Err(lookup::shown_again(server)) } else { Ok(exists) }
 }
 
-async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str, own: &str) -> Result<(), Status> {
     for port in lookup::our_ports(cloud.ports_named(name).await?, &memory.owners) {
-        if !is_in_use(cloud, &port.device_id).await? {
+        if !is_in_use(cloud, &port.device_id, own).await? {
             cloud.delete_port(&port.id).await?;
         }
     }
     Ok(())
 }
 
-async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
+async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str, own: &str) -> Result<(), Status> {
     let found = cloud.volumes_if_any(memory.volumes, cloud.volumes_named(name)).await?;
     for volume in lookup::our_volumes(found, &memory.owners) {
-        remove_volume(cloud, volume).await?;
+        remove_volume(cloud, volume, own).await?;
     }
     Ok(())
 }
 
 /// Deletes a volume as soon as it is detached, and waits until it is deleted.
-async fn remove_volume(cloud: &Session<'_>, mut volume: Volume) -> Result<(), Status> {
+async fn remove_volume(cloud: &Session<'_>, mut volume: Volume, own: &str) -> Result<(), Status> {
     for attachment in &volume.attachments {
         // A host that has the volume can't be asked.
         let Some(server) = &attachment.server_id else { return Ok(()) };
-        if is_in_use(cloud, server).await? {
+        if is_in_use(cloud, server, own).await? {
             return Ok(());
         }
     }

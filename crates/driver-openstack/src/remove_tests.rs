@@ -32,12 +32,66 @@ async fn o_06_a_machine_with_two_servers_gets_no_other_and_none_is_deleted() {
     assert!(rig.servers().is_empty(), "a deletion by name deletes all servers of the machine");
 }
 
-#[rstest]
-#[case::no_metadata(json!({"metadata": {CLUSTER: null, ROLE: null}}))]
-#[case::of_another_cluster(json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}))]
 #[tokio::test(start_paused = true)]
-async fn o_07_a_server_without_the_metadata_of_the_owner_is_not_touched(#[case] change: Value) {
-    for by in ["", "openstack:///eu-1/s-a"] {
+async fn a_server_that_can_not_be_deleted_does_not_keep_the_others() {
+    let rig = Rig::new(json!({}));
+    rig.server("s-a", json!({}));
+    rig.server("s-b", json!({}));
+    rig.cloud.fails(
+        "DELETE /servers/s-a",
+        [Fault::Error(409, "{\"conflictingRequest\": {\"message\": \"locked\", \"code\": 409}}")],
+    );
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::FailedPrecondition);
+    assert_eq!(rig.servers(), ["s-a"]);
+    rig.delete().await.unwrap();
+    assert!(rig.servers().is_empty());
+}
+
+const NOT_SHOWN: Fault =
+    Fault::Error(404, r#"{"itemNotFound": {"code": 404, "message": "Instance could not be found."}}"#);
+
+/// A server of Nova's API does not know the machine's server yet.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_nova_does_not_show_once_is_not_given_up_while_it_uses_a_port_or_a_volume() {
+    for class in [json!({}), with_volume()] {
+        let rig = Rig::new(class);
+        let id = rig.create().await.unwrap().vm.provider_id;
+        let rig = rig.named(&id);
+        rig.cloud.fails("GET /servers/s-", [NOT_SHOWN]);
+        assert_eq!(rig.delete().await.unwrap_err().code, Code::Aborted);
+        assert_eq!(rig.servers().len(), 1);
+        rig.delete().await.unwrap();
+        assert!(rig.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_server_that_nova_does_not_show_at_once_is_kept() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.fails("GET /servers/s-", [NOT_SHOWN, NOT_SHOWN]);
+    rig.create().await.unwrap();
+    assert_eq!(rig.servers().len(), 1);
+    assert_eq!(rig.cloud.asked("DELETE /servers/").len(), 0);
+}
+
+/// A user has written another cluster's key into the class.
+#[tokio::test(start_paused = true)]
+async fn a_living_server_of_another_cluster_is_neither_deleted_nor_given_up() {
+    let rig = Rig::new(json!({})).named("openstack:///eu-1/s-a");
+    rig.server("s-a", json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}));
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(refused.message.contains("its owner kubernetes.io-cluster-other"), "{}", refused.message);
+    }
+    assert_eq!(rig.servers(), ["s-a"]);
+}
+
+#[rstest]
+#[case::no_metadata(json!({"metadata": {CLUSTER: null, ROLE: null}}), &["", "openstack:///eu-1/s-a"])]
+#[case::of_another_cluster(json!({"metadata": {CLUSTER: null, "kubernetes.io-cluster-other": "1"}}), &[""])]
+#[tokio::test(start_paused = true)]
+async fn o_07_a_server_without_the_metadata_of_the_owner_is_not_touched(#[case] change: Value, #[case] ids: &[&str]) {
+    for by in ids {
         let rig = Rig::new(json!({})).named(by);
         rig.server("s-a", change.clone());
         rig.delete().await.unwrap();

@@ -16,6 +16,7 @@ use crate::{
     memory::Memory,
     nova::Server,
     options::OpenStackOptions,
+    plan::ServerBuild,
     spec::Spec,
 };
 
@@ -100,14 +101,19 @@ impl<'a> Subject<'a> {
         Ok(self.session(clouds, cx, region))
     }
 
-    /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners are left out.
+    /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners with its name are left out.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the server with its provider id belongs to another owner.
     pub async fn servers(&self, cloud: &Session<'_>) -> Result<Vec<Server>, Status> {
         let Some(place) = self.place()? else {
             return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.memory.owners));
         };
         let found = cloud.server(place.id).await?;
         let name = self.machine.metadata.name.as_deref().unwrap_or_default();
-        Ok(found.and_then(|server| lookup::named_by_id(server, &self.owner, name)).into_iter().collect())
+        let Some(server) = found else { return Ok(Vec::new()) };
+        let server = lookup::named_by_id(server, &self.owner, &self.memory.owners, name)?;
+        Ok(server.into_iter().collect())
     }
 
     /// Locks the machine's name until the lock is dropped.
@@ -185,17 +191,21 @@ impl Wait {
 /// # Errors
 /// The fault of the server, `Aborted` if a user deletes it meanwhile, and `DeadlineExceeded`.
 pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
-    let mut wait = Wait::within(cloud.cx);
+    let (mut wait, mut build) = (Wait::within(cloud.cx), ServerBuild::BEGIN);
     loop {
         match cloud.server(id).await {
-            Ok(Some(server)) => match State::of(&server) {
-                State::Building => {}
-                State::Built if server.status == "ACTIVE" => return Ok(server),
-                // A new server in another state than ACTIVE and ERROR was changed by a user.
-                State::Built | State::Failed => return Err(Unbuilt::Surely(lookup::fault(&server))),
-                State::Ending | State::Gone => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
-            },
-            Ok(None) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
+            Ok(shown) => {
+                build = build.after(shown.as_ref()).ok_or_else(|| Unbuilt::Surely(deleted_meanwhile(id)))?;
+                match shown.map(|server| (State::of(&server), server)) {
+                    None | Some((State::Building, _)) => {}
+                    Some((State::Built, server)) if server.status == "ACTIVE" => return Ok(server),
+                    // A new server in another state than ACTIVE and ERROR was changed by a user.
+                    Some((State::Built | State::Failed, server)) => {
+                        return Err(Unbuilt::Surely(lookup::fault(&server)));
+                    }
+                    Some((State::Ending | State::Gone, _)) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
+                }
+            }
             // A passing failure may be over before the wait ends.
             Err(failure) if failure.kind == cloud_client::FailureKind::Permanent => {
                 return Err(Unbuilt::Unseen(failure.status));
