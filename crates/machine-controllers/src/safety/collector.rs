@@ -59,6 +59,9 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// block.
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
+/// The pause after a failed deletion of an orphan. An orphan that nobody may delete must not cost a list and a deletion per minute.
+const FAILED_DELETION_PAUSE: Duration = Duration::from_secs(5 * 60);
+
 /// The store of Nodes.
 pub type NodeStore = Arc<Store<NodeSnapshot>>;
 
@@ -161,7 +164,7 @@ impl Collector {
         let found = plan.suspects.len();
         lock(&self.suspects).insert(key, plan.suspects);
         let failed = self.delete(&class, found, plan.deletions, &driver, &secret).await;
-        let retry = failed.then_some(self.deps.guards.confirm_after);
+        let retry = failed.then_some(FAILED_DELETION_PAUSE);
         let next = [Some(period), plan.next, retry].into_iter().flatten().min().unwrap_or(period);
         Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
     }

@@ -415,16 +415,12 @@ fn create(seen: &Observation) -> Vec<Effect> {
     if needs_token(seen) {
         effects.push(Effect::EnsureToken);
     }
-    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for. The driver's memory from the look-up
-    // is stored with it: it finds a VM of a call that is cut off, also after an edit of the class.
+    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for. The state from the look-up is
+    // stored with it: the driver finds with it the VM of a call that is cut off, also after an edit of the class.
     if seen.class.creation == CreationGuarantee::RecordIntent {
-        let memory = match &seen.flow.answer {
-            Some(Answer::Status(Err(status))) => status.last_known_state.clone(),
-            _ => None,
-        };
         let intent = StatusChange::new()
             .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
-            .last_known_state(memory);
+            .last_known_state(seen.flow.unstored_state().map(str::to_owned));
         effects.push(intent.effect(seen));
     }
     effects.extend([Effect::CheckInputs, Effect::Start(Call::Create)]);
