@@ -77,8 +77,8 @@ async fn only_an_answer_that_names_the_object_proves_that_it_is_gone(
         let (objects, store) = objects(answer.clone(), |_| {});
         let outcome = ask(&objects, &method).await;
         assert_eq!(store.is_empty(), is_proof, "{method} {answer:?}");
-        let is_unavailable = matches!(&outcome, Err(ApiError::Unavailable(_)));
-        assert_eq!(is_unavailable, !is_proof, "{method} {answer:?}: {outcome:?}");
+        let says_nothing = matches!(&outcome, Err(ApiError::NotServed(_)));
+        assert_eq!(says_nothing, !is_proof, "{method} {answer:?}: {outcome:?}");
     }
 }
 
