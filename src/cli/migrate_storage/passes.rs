@@ -7,10 +7,7 @@
 //! (spec/api-and-admission §8.6, measured).
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -53,6 +50,18 @@ const NAMED_FAILURES: usize = 10;
 
 /// An object without its content.
 type Metadata = PartialObjectMeta<DynamicObject>;
+
+/// An object as it was listed.
+struct Listed {
+    target: Target,
+    version: String,
+}
+
+impl Listed {
+    fn of(object: &Metadata) -> Self {
+        Self { target: Target::of(object), version: object.metadata.resource_version.clone().unwrap_or_default() }
+    }
+}
 
 /// The result for one object.
 enum Rewritten {
@@ -174,14 +183,14 @@ impl Cluster {
     }
 
     /// All objects of a kind, without their content.
-    async fn list(&self, kind: Kind) -> Result<Vec<Arc<Metadata>>, Failure> {
+    async fn list(&self, kind: Kind) -> Result<Vec<Listed>, Failure> {
         let unlisted = |error| refused(kind.plural(), "list", &error);
         let (api, mut objects) = (self.metadata(kind), Vec::new());
         let mut query = ListQuery { limit: Some(CHUNK), ..ListQuery::default() };
         loop {
             let page = retrying(|| api.list(&query)).await.map_err(unlisted)?;
             for item in page.items {
-                objects.push(api.decode(item).map_err(unlisted)?);
+                objects.push(Listed::of(&*api.decode(item).map_err(unlisted)?));
             }
             query.after = page.next;
             if query.after.is_none() {
@@ -191,7 +200,7 @@ impl Cluster {
     }
 
     /// Rewrites all objects once. Returns how many were stored in another form.
-    async fn pass(&self, kind: Kind, objects: Vec<Arc<Metadata>>, number: usize) -> Result<usize, Failure> {
+    async fn pass(&self, kind: Kind, objects: Vec<Listed>, number: usize) -> Result<usize, Failure> {
         let (all, resource) = (objects.len(), kind.plural());
         let mut ticks = interval(Duration::from_secs(1) / self.rate);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -220,10 +229,9 @@ impl Cluster {
         if failures.is_empty() { Ok(changed) } else { Err(failure_of(resource, &failures, all)) }
     }
 
-    async fn rewrite(&self, api: &ApiServer<Metadata>, object: Arc<Metadata>) -> Rewritten {
-        let Target { key, uid } = Target::of(&*object);
-        let version = object.metadata.resource_version.as_deref().unwrap_or_default();
-        let identity = Patch::Merge(json!({})).guarded_by(Some(version)).bound_to(&uid);
+    async fn rewrite(&self, api: &ApiServer<Metadata>, object: Listed) -> Rewritten {
+        let Listed { target: Target { key, uid }, version } = object;
+        let identity = Patch::Merge(json!({})).guarded_by(Some(&version)).bound_to(&uid);
         let failed = |error: &ApiError| {
             let cause = Cause::of(error);
             if cause == Cause::Server {
@@ -232,12 +240,12 @@ impl Cluster {
             Rewritten::Failed(cause, format!("{key}: {error}"))
         };
         match retrying_for(self.retry_for(), || api.patch(&key, Part::Main, &identity)).await {
-            Ok(written) if written.metadata.resource_version.as_deref() == Some(version) => Rewritten::NotNeeded,
+            Ok(written) if written.metadata.resource_version.as_ref() == Some(&version) => Rewritten::NotNeeded,
             Ok(_) => Rewritten::Yes,
             Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_))) => {
                 // Only a live read proves that the object is gone, or was written since it was listed. A gateway before the
                 // API server can answer with these codes too.
-                match after_refusal(&uid, version, &self.live(api, &key).await) {
+                match after_refusal(&uid, &version, &self.live(api, &key).await) {
                     Verdict::NotNeeded => Rewritten::NotNeeded,
                     Verdict::Refused => failed(&error),
                     Verdict::Unknown(error) => failed(&error),
@@ -250,10 +258,10 @@ impl Cluster {
     /// The current state of the object.
     async fn live(&self, api: &ApiServer<Metadata>, key: &ObjectKey) -> Live {
         match retrying_for(self.retry_for(), || api.read(key)).await {
-            Ok(object) => Live::There {
-                uid: object.metadata.uid.clone().unwrap_or_default(),
-                version: object.metadata.resource_version.clone().unwrap_or_default(),
-            },
+            Ok(object) => {
+                let Listed { target, version } = Listed::of(&object);
+                Live::There { uid: target.uid, version }
+            }
             Err(ApiError::NotFound(_)) => Live::Gone,
             Err(error) => Live::Unknown(error),
         }

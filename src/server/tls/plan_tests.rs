@@ -120,7 +120,7 @@ fn unusable() -> CertPlan {
 
 /// What a pass does with the content of the start after this time. A drawn wait is half of its spread.
 #[rstest]
-#[case::nothing_is_due(DAY * 0, Situation::default(), Err(Due::Nothing { until: start() + DAY }))]
+#[case::nothing_is_due(SignedDuration::ZERO, Situation::default(), Err(Due::Nothing { until: start() + DAY }))]
 #[case::a_step_waits(DAY * 244, Situation::default(), Ok((ageing(), 7_500)))]
 #[case::a_scheduled_step_keeps_its_moment(
     DAY * 244, Situation { scheduled: Some(ageing), ..Situation::default() }, Ok((ageing(), 7_000)))]
@@ -128,7 +128,7 @@ fn unusable() -> CertPlan {
     DAY * 244, Situation { scheduled: Some(unusable), ..Situation::default() }, Ok((ageing(), 7_500)))]
 #[case::what_callers_miss_waits_shortly(DAY * 366, Situation::default(), Ok((unusable(), 150)))]
 #[case::a_creation_does_not_wait(DAY * 3651, Situation::default(), Ok((CertPlan::Create, 0)))]
-#[case::a_lost_secret_is_restored(DAY * 0, Situation { is_lost: true, ..Situation::default() }, Err(Due::Restore))]
+#[case::a_lost_secret_is_restored(SignedDuration::ZERO, Situation { is_lost: true, ..Situation::default() }, Err(Due::Restore))]
 #[case::before_any_other_step(DAY * 244, Situation { is_lost: true, ..Situation::default() }, Err(Due::Restore))]
 #[case::whatever_the_clocks_show(
     DAY * 244, Situation { is_lost: true, clocks_differ: true, ..Situation::default() }, Err(Due::Restore))]
@@ -137,7 +137,7 @@ fn unusable() -> CertPlan {
 #[case::clocks_that_differ_hold_up_a_step(
     DAY * 244, Situation { clocks_differ: true, ..Situation::default() }, Err(Due::AfterClocksAgree(ageing())))]
 #[case::and_no_look(
-    DAY * 0, Situation { clocks_differ: true, ..Situation::default() }, Err(Due::Nothing { until: start() + DAY }))]
+    SignedDuration::ZERO, Situation { clocks_differ: true, ..Situation::default() }, Err(Due::Nothing { until: start() + DAY }))]
 fn a_pass_decides(
     #[case] after: SignedDuration,
     #[case] situation: Situation,

@@ -161,7 +161,7 @@ impl SelfManaged {
         let before = Known::Secret(found);
         match written {
             Ok(written) => {
-                info!(secret = %self.display(), step, "wrote the certificate Secret");
+                info!(secret = %self.display(), %step, "wrote the certificate Secret");
                 lock(&self.memory).reported = None;
                 self.learn(&before, Known::Secret(Some(Arc::new(written))));
                 Outcome::LookAgain(Duration::ZERO, "another step may be due")

@@ -63,7 +63,7 @@ pub async fn ensure(
             break;
         }
         let secret = {
-            let mut rng = lock(&rng);
+            let mut rng = lock(rng);
             new_secret(&mut *rng)
         };
         let wanted = token_secret(machine, id, &secret, seen.now, lives, groups);
