@@ -1,72 +1,107 @@
-//! Reads objects of any kind, for commands that inspect a cluster. A kind that does not exist has no objects.
+//! Resources of any API, and their objects, for commands that inspect a cluster. A resource that does not exist has no objects.
+
+use std::sync::Arc;
 
 use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, ListParams},
+    Client, Resource as _,
+    api::{ApiResource, DynamicObject},
     core::GroupVersionKind,
 };
+use machine_api::{kind::Kind, names};
 
 use super::Failure;
-use controller_runtime::error::ApiError;
+use controller_runtime::{
+    error::ApiError,
+    key::ObjectKey,
+    objects::{ApiServer, ListQuery, ObjectApi, Page},
+};
 
-/// The API of a kind, for a namespace or for the whole cluster.
-pub fn of(
-    client: &Client,
-    namespace: Option<&str>,
-    group: &str,
-    version: &str,
-    kind: &str,
-    plural: &str,
-) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-    match namespace {
-        Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
-        None => Api::all_with(client.clone(), &resource),
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+const WEBHOOKS: &str = "admissionregistration.k8s.io";
+
+/// A resource of an API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Resource {
+    /// The group, empty for the core API.
+    pub group: &'static str,
+    /// The version.
+    pub version: &'static str,
+    /// The kind of its objects.
+    pub kind: &'static str,
+    /// Its name in paths.
+    pub plural: &'static str,
+}
+
+/// A resource of version v1.
+pub const fn v1(group: &'static str, kind: &'static str, plural: &'static str) -> Resource {
+    Resource { group, version: "v1", kind, plural }
+}
+
+/// Secrets.
+pub const SECRETS: Resource = v1("", "Secret", "secrets");
+/// Leases.
+pub const LEASES: Resource = v1("coordination.k8s.io", "Lease", "leases");
+/// Definitions of custom kinds.
+pub const DEFINITIONS: Resource = v1("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions");
+/// Registrations of other API servers.
+pub const API_SERVICES: Resource = v1("apiregistration.k8s.io", "APIService", "apiservices");
+/// Webhooks that change objects.
+pub const MUTATING: Resource = v1(WEBHOOKS, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
+/// Webhooks that check objects.
+pub const VALIDATING: Resource = v1(WEBHOOKS, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations");
+
+impl Resource {
+    /// The resource of a machine kind in v1alpha1.
+    pub const fn of_kind(kind: Kind) -> Self {
+        Self { group: names::GROUP, version: names::V1ALPHA1, kind: kind.as_str(), plural: kind.plural() }
     }
-}
 
-/// Reads an object, if it exists.
-///
-/// # Errors
-/// When the object can't be read.
-pub async fn read(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, ApiError> {
-    match api.get_opt(name).await {
-        // The kind does not exist.
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        read => read.map_err(ApiError::from),
+    /// The resource as kube describes it.
+    pub fn description(self) -> ApiResource {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(self.group, self.version, self.kind), self.plural)
     }
-}
 
-/// The same as [`read`], with an error that ends a command.
-///
-/// # Errors
-/// When the object can't be read; the text names it.
-pub async fn get(api: &Api<DynamicObject>, name: &str) -> Result<Option<DynamicObject>, Failure> {
-    read(api, name).await.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
-}
+    /// Reads and writes its objects.
+    pub fn api(self, client: &Client) -> ApiServer<DynamicObject> {
+        ApiServer::of_kind(client.clone(), self.description())
+    }
 
-/// Lists all objects.
-///
-/// # Errors
-/// When the objects can't be listed; the text names the list.
-pub async fn list(api: &Api<DynamicObject>) -> Result<Vec<DynamicObject>, Failure> {
-    let mut params = ListParams::default().limit(500);
-    let mut objects = Vec::new();
-    loop {
-        match api.list(&params).await.map_err(ApiError::from) {
-            Ok(page) => {
-                objects.extend(page.items);
-                match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                    Some(token) => params.continue_token = Some(token),
-                    None => return Ok(objects),
-                }
-            }
-            // The kind does not exist.
-            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => return Ok(objects),
-            Err(error) => {
-                let url = api.resource_url();
-                return Err(Failure::run(anyhow::anyhow!("cannot list {url}: {error}")));
-            }
+    /// Reads an object, if it exists. The namespace is empty for an object of the cluster.
+    ///
+    /// # Errors
+    /// When the object can't be read.
+    pub async fn read(self, client: &Client, namespace: &str, name: &str) -> Result<Option<DynamicObject>, ApiError> {
+        match self.api(client).read(&ObjectKey::new(namespace, name)).await {
+            Ok(object) => Ok(Some(Arc::unwrap_or_clone(object))),
+            // The object or the resource does not exist.
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => Ok(None),
+            Err(error) => Err(error),
         }
+    }
+
+    /// The same as [`Self::read`], with an error that ends a command.
+    ///
+    /// # Errors
+    /// When the object can't be read; the text names it.
+    pub async fn get(self, client: &Client, namespace: &str, name: &str) -> Result<Option<DynamicObject>, Failure> {
+        let read = self.read(client, namespace, name).await;
+        read.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
+    }
+
+    /// Lists all objects that a query matches.
+    ///
+    /// # Errors
+    /// When the objects can't be listed; the text names the list.
+    pub async fn list(self, client: &Client, query: ListQuery) -> Result<Vec<DynamicObject>, Failure> {
+        let url = DynamicObject::url_path(&self.description(), query.namespace.as_deref());
+        let unlisted = |error: ApiError| Failure::run(anyhow::anyhow!("cannot list {url}: {error}"));
+        let api = self.api(client);
+        let all = match api.list_all(ListQuery { limit: Some(PAGE), ..query }).await {
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => Page::default(),
+            all => all.map_err(unlisted)?,
+        };
+        let decoded = |item| api.decode(item).map(Arc::unwrap_or_clone).map_err(unlisted);
+        all.items.into_iter().map(decoded).collect()
     }
 }

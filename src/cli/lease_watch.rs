@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use kube::{Api, api::DynamicObject};
+use kube::Client;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::cluster_objects::read;
+use super::cluster_objects::LEASES;
 use controller_runtime::error::ApiError;
 
 /// Pause between two reads of a Lease.
@@ -88,8 +88,8 @@ pub fn state(first: Option<&Held>, latest: Option<&Held>, watched: Duration) -> 
 ///
 /// # Errors
 /// When the Lease can't be read.
-pub async fn read_held(leases: &Api<DynamicObject>, name: &str) -> Result<Option<Held>, ApiError> {
-    Ok(read(leases, name).await?.and_then(|lease| Held::read(&lease.data["spec"])))
+pub async fn read_held(client: &Client, namespace: &str, name: &str) -> Result<Option<Held>, ApiError> {
+    Ok(LEASES.read(client, namespace, name).await?.and_then(|lease| Held::read(&lease.data["spec"])))
 }
 
 /// Watches a Lease until it is known whether it is renewed. If it is renewed, this takes a few seconds. Otherwise it takes a little
@@ -97,16 +97,16 @@ pub async fn read_held(leases: &Api<DynamicObject>, name: &str) -> Result<Option
 ///
 /// # Errors
 /// When the Lease can't be read.
-pub async fn watch(leases: &Api<DynamicObject>, name: &str) -> Result<LeaseState, ApiError> {
+pub async fn watch(client: &Client, namespace: &str, name: &str) -> Result<LeaseState, ApiError> {
     let began = Instant::now();
-    let first = read_held(leases, name).await?;
+    let first = read_held(client, namespace, name).await?;
     let mut latest = first.clone();
     loop {
         if let Some(state) = state(first.as_ref(), latest.as_ref(), began.elapsed()) {
             return Ok(state);
         }
         tokio::time::sleep(READ_PERIOD).await;
-        latest = read_held(leases, name).await?;
+        latest = read_held(client, namespace, name).await?;
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{fmt::Write as _, io::Write};
 
 use clap::Args;
-use kube::{Api, Client, api::ListParams};
+use kube::Client;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,8 +15,13 @@ use super::{
     kubeconfig::{ClusterArgs, run_interruptibly},
     namespace_name, object_name,
 };
-use controller_runtime::{error::ApiError, gate::Gate, key::ObjectKey, objects::Objects, snapshot::Snapshot};
-use machine_api::v1alpha1::MachineSet;
+use controller_runtime::{
+    error::ApiError,
+    gate::Gate,
+    key::ObjectKey,
+    objects::{ListQuery, Objects},
+    snapshot::Snapshot,
+};
 use machine_controllers::{
     deployment::{
         patches,
@@ -65,11 +70,9 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
     let client = args.cluster.connect().await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let key = ObjectKey::new(namespace, args.deployment.clone());
-    let deployments: Objects<DeploymentSnapshot> =
-        Objects::new(client.clone(), Gate::open_until(CancellationToken::new()), None, |_| {});
     let mut refused = None;
     for _ in 0..TRIES {
-        match attempt(args, &key, &client, &deployments).await? {
+        match attempt(args, &key, &client).await? {
             Ok(result) => return Ok(result),
             Err(conflict) => refused = Some(conflict),
         }
@@ -79,27 +82,22 @@ async fn roll_back(args: &RollbackArgs) -> Result<String, Failure> {
 }
 
 /// One try. The inner error is a conflict with the change of another client.
-async fn attempt(
-    args: &RollbackArgs,
-    key: &ObjectKey,
-    client: &Client,
-    deployments: &Objects<DeploymentSnapshot>,
-) -> Result<Result<String, ApiError>, Failure> {
-    let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::run(anyhow::anyhow!("{what} of machinedeployment {key}: {error}"))
-    };
+async fn attempt(args: &RollbackArgs, key: &ObjectKey, client: &Client) -> Result<Result<String, ApiError>, Failure> {
+    let gate = Gate::open_until(CancellationToken::new());
+    let sets: Objects<SetSnapshot> = Objects::new(client.clone(), gate.clone(), None, |_| {});
+    let deployments: Objects<DeploymentSnapshot> = Objects::new(client.clone(), gate, None, |_| {});
+    let failed =
+        |what: &str, error: &ApiError| Failure::run(anyhow::anyhow!("{what} of machinedeployment {key}: {error}"));
     let deployment = deployments.get(key).await.map_err(|error| failed("read", &error))?.ok_or_else(|| {
         Failure::Input(format!(
             "machinedeployment {key} does not exist; kubectl get machinedeployments --namespace {} lists what does",
             key.namespace
         ))
     })?;
-    let api: Api<MachineSet> = Api::namespaced(client.clone(), &key.namespace);
-    let all = api.list(&ListParams::default()).await;
-    let all = all.map_err(|error| failed("list of the sets", &ApiError::from(error)))?;
-    let own = |set: &SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
-    let own: Vec<SetSnapshot> = all.items.into_iter().map(SetSnapshot::from).filter(own).collect();
-    let sets: Vec<&SetSnapshot> = own.iter().collect();
+    let all = sets.list(ListQuery::within(&key.namespace)).await;
+    let all = all.map_err(|error| failed("list of the sets", &error))?;
+    let own = |set: &&SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
+    let sets: Vec<&SetSnapshot> = all.iter().filter(own).collect();
     let target = RollbackTarget::from(args.to_revision);
     let (set, revision) = match find(&deployment, &sets, target) {
         Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, target))),

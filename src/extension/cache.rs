@@ -5,7 +5,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -16,6 +16,7 @@ use futures::{
 use tokio::time::{Instant, timeout};
 
 use super::digest::Digest;
+use controller_runtime::lock;
 
 /// Deadline of one request.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -157,7 +158,7 @@ impl<V: Clone + Send + Sync + 'static> Cache<V> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries<V>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.entries)
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
 use super::rows::Row;
+use controller_runtime::lock;
 use kube_protocol::status::ApiStatus;
 
 /// How long a list is kept.
@@ -74,7 +75,7 @@ impl Pages {
         let id = (self.ids)();
         let bytes: usize = list.rows.iter().map(|row| row.bytes()).sum();
         if bytes <= self.budget {
-            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut entries = lock(&self.entries);
             evict(&mut entries, self.budget - bytes);
             entries.push_back(Entry { id, key, list: Arc::clone(list), bytes, since: Instant::now() });
             self.evict_later();
@@ -88,7 +89,7 @@ impl Pages {
         tokio::spawn(async move {
             tokio::time::sleep(LIFETIME + MARGIN).await;
             if let Some(entries) = entries.upgrade() {
-                evict(&mut entries.lock().unwrap_or_else(PoisonError::into_inner), budget);
+                evict(&mut lock(&entries), budget);
             }
         });
     }
@@ -103,7 +104,7 @@ impl Pages {
             ApiStatus::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
         };
         let bookmark = read_token(text).ok_or_else(foreign)?;
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.entries);
         evict(&mut entries, self.budget);
         let entry = entries.iter().find(|entry| entry.id == bookmark.id).ok_or_else(|| {
             ApiStatus::expired(
@@ -119,7 +120,7 @@ impl Pages {
 
     /// Number of kept lists.
     pub fn len(&self) -> usize {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.entries).len()
     }
 
     /// Whether no list is kept.

@@ -1,12 +1,14 @@
 //! Whether the API server of the control cluster answers.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use controller_runtime::{lock, objects::call};
 
 /// After this time without an answer the API server counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -20,12 +22,12 @@ pub struct Reachability(Arc<Mutex<Option<Instant>>>);
 impl Reachability {
     /// Records an answer at this moment.
     pub fn confirm(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.0) = Some(Instant::now());
     }
 
     /// The reason why the API server counts as unreachable, if it does.
     pub fn failure(&self) -> Option<String> {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *lock(&self.0);
         match last {
             None => Some("the API server has not answered yet".to_owned()),
             Some(last) if last.elapsed() > TIMEOUT => {
@@ -38,7 +40,7 @@ impl Reachability {
     /// Asks the API server for its version periodically, until `stop`.
     pub async fn probe(self, client: kube::Client, stop: CancellationToken) {
         loop {
-            match client.apiserver_version().await {
+            match call(client.apiserver_version()).await {
                 Ok(_) => self.confirm(),
                 Err(error) => tracing::debug!("the API server does not answer: {error}"),
             }

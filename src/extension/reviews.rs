@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
 use super::reachability::Reachability;
+use controller_runtime::error::ApiError;
 
 /// Deadline of one try.
 const TRY_DEADLINE: Duration = Duration::from_secs(10);
@@ -23,20 +24,11 @@ pub const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// Path of `SubjectAccessReviews`.
 pub const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
-/// The failure of one try.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReviewError {
-    /// Another try may succeed.
-    Retryable(String),
-    /// Another try would fail too.
-    Final(String),
-}
-
 /// Sends one review.
 #[async_trait]
 pub trait Reviews: Send + Sync {
     /// Posts a review and returns it with its status.
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError>;
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ApiError>;
 }
 
 /// Reviews by an API server.
@@ -54,25 +46,18 @@ impl ApiReviews {
 
 #[async_trait]
 impl Reviews for ApiReviews {
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError> {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ApiError> {
         let request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())
-            .map_err(|error| ReviewError::Final(error.to_string()))?;
-        match self.client.request::<Value>(request).await {
-            Ok(answer) => {
-                self.reachability.confirm();
-                Ok(answer)
-            }
-            Err(kube::Error::Api(status)) => {
-                self.reachability.confirm();
-                // The text leaves the body of the review out, because it may contain a token.
-                let text = format!("{} ({})", status.message, status.code);
-                let is_retryable = status.code >= 500 || status.code == 429;
-                Err(if is_retryable { ReviewError::Retryable(text) } else { ReviewError::Final(text) })
-            }
-            Err(other) => Err(ReviewError::Retryable(other.to_string())),
+            .map_err(|error| ApiError::Other(error.to_string()))?;
+        // Errors leave the body of the review out, because it may contain a token.
+        let answer = self.client.request::<Value>(request).await.map_err(ApiError::from);
+        // A refusal is an answer of the API server, too.
+        if answer.as_ref().err().is_none_or(ApiError::is_explained) {
+            self.reachability.confirm();
         }
+        answer
     }
 }
 
@@ -90,14 +75,11 @@ pub async fn ask(
     let mut tries = 0;
     loop {
         tries += 1;
-        let why = match timeout(TRY_DEADLINE, reviews.review(path, &body)).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(ReviewError::Final(why))) => return Err(why),
-            Ok(Err(ReviewError::Retryable(why))) => why,
-            Err(_) => format!("no answer within {}s", TRY_DEADLINE.as_secs()),
-        };
-        if tries == TRIES {
-            return Err(why);
+        let answer = timeout(TRY_DEADLINE, reviews.review(path, &body)).await;
+        match answer.unwrap_or(Err(ApiError::TimedOut(TRY_DEADLINE))) {
+            Ok(answer) => return Ok(answer),
+            Err(error) if tries == TRIES || !error.is_temporary() => return Err(error.to_string()),
+            Err(_) => {}
         }
         sleep(wait.mul_f64(1.0 + 0.2 * jitter())).await;
         wait = wait.mul_f64(1.5);
@@ -113,27 +95,28 @@ mod tests {
 
     use super::*;
 
-    struct Script(Mutex<Vec<Result<Value, ReviewError>>>);
+    struct Script(Mutex<Vec<Result<Value, ApiError>>>);
 
     #[async_trait]
     impl Reviews for Script {
-        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ReviewError> {
+        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ApiError> {
             self.0.lock().unwrap().remove(0)
         }
     }
 
-    fn retryable() -> Result<Value, ReviewError> {
-        Err(ReviewError::Retryable("busy".to_owned()))
+    fn retryable() -> Result<Value, ApiError> {
+        Err(ApiError::ServerFault("busy".to_owned()))
     }
 
     #[rstest]
     #[case::at_once(vec![Ok(json!(1))], Ok(json!(1)))]
     #[case::after_retryable_failures(vec![retryable(), retryable(), Ok(json!(2))], Ok(json!(2)))]
-    #[case::a_refusal_is_final(vec![Err(ReviewError::Final("no".to_owned())), Ok(json!(3))], Err("no".to_owned()))]
-    #[case::five_times_at_most(vec![retryable(), retryable(), retryable(), retryable(), retryable()], Err("busy".to_owned()))]
+    #[case::a_refusal_is_final(vec![Err(ApiError::Other("no".to_owned())), Ok(json!(3))], Err("no".to_owned()))]
+    #[case::five_times_at_most(vec![retryable(), retryable(), retryable(), retryable(), retryable()],
+        Err("the API server failed: busy".to_owned()))]
     #[tokio::test(start_paused = true)]
     async fn reviews_are_tried_again(
-        #[case] script: Vec<Result<Value, ReviewError>>,
+        #[case] script: Vec<Result<Value, ApiError>>,
         #[case] expected: Result<Value, String>,
     ) {
         let reviews = Arc::new(Script(Mutex::new(script)));

@@ -6,7 +6,6 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Secret;
-use kube::Api;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::OnceCell;
 
@@ -39,7 +38,7 @@ use controller_runtime::{
     watch::{Poison, prune},
 };
 use driver_virtual::ConfigMapAccess;
-use machine_api::v1alpha1::{Machine, MachineClass, MachineDeployment, MachineSet};
+use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
     fleet_metrics::FleetMetrics,
     snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
@@ -112,14 +111,11 @@ impl Parts {
     /// time.
     async fn catch_up(&self) {
         let (client, namespace) = (&self.catching_up, self.common.settings.namespace.as_str());
-        let machines: Api<Machine> = Api::namespaced(client.clone(), namespace);
-        let sets: Api<MachineSet> = Api::namespaced(client.clone(), namespace);
-        let deployments: Api<MachineDeployment> = Api::namespaced(client.clone(), namespace);
         let views = &self.views;
         tokio::join!(
-            caught_up("machines", &machines, &views.machines),
-            caught_up("machinesets", &sets, &views.sets),
-            caught_up("machinedeployments", &deployments, &views.deployments),
+            caught_up(client, namespace, &views.machines),
+            caught_up(client, namespace, &views.sets),
+            caught_up(client, namespace, &views.deployments),
         );
     }
 

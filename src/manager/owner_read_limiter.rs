@@ -1,9 +1,10 @@
 //! Limits how many owners of new objects are read at a time. Any user can name an owner that does not exist. These reads must not
 //! delay reviews that read nothing, nor the reads of other namespaces. The reads themselves are in [`super::reviewer`].
 
+use controller_runtime::lock;
 use std::{
     collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 /// Reads at a time.
@@ -52,7 +53,7 @@ impl OwnerReadLimiter {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

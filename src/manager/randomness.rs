@@ -1,7 +1,8 @@
 //! The source of a manager's random numbers.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
+use controller_runtime::lock;
 use rand::{CryptoRng, Rng, SeedableRng, rand_core::UnwrapErr, rngs::SysRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -34,7 +35,7 @@ impl Randomness {
     /// The generator of one part, as a function that any thread can call.
     pub(super) fn source_of_part(self, part: u64) -> impl Fn() -> u64 + Send + Sync + 'static {
         let random = Mutex::new(self.of_part(part));
-        move || random.lock().unwrap_or_else(PoisonError::into_inner).next_u64()
+        move || lock(&random).next_u64()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
+use controller_runtime::lock;
 use kube_values::{field::Findings, json::Json};
 use machine_api::{
     v1alpha1::MachineClass,
@@ -42,7 +43,7 @@ impl RegisteredDrivers {
     /// later connection.
     fn compiled(&self, provider: &str) -> Option<Arc<ProviderSchema>> {
         let source = self.registry.schema(provider)?;
-        let mut schemas = self.schemas.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut schemas = lock(&self.schemas);
         if let Some(compiled) = schemas.get(provider).filter(|compiled| compiled.source == *source) {
             return compiled.schema.clone();
         }

@@ -2,14 +2,18 @@
 
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
-use k8s_openapi::NamespaceResourceScope;
-use kube::{Api, Resource};
+use kube::Resource;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::time::timeout;
 
 use super::owner_read_limiter::OwnerReadLimiter;
 use crate::server::{Answer, LogLimit, Lookup, Reply, Reviewer};
+use controller_runtime::{
+    error::ApiError,
+    key::ObjectKey,
+    objects::{ApiServer, ObjectApi},
+};
 use machine_api::{
     admission::{Admission, ConversionFacts, Progress, ReviewAnswer, ReviewFacts, Verdict, convert_unless},
     kind::Kind,
@@ -62,7 +66,8 @@ impl Parts {
     async fn read(&self, key: &OwnerKey) -> Option<Value> {
         let why = match self.owner_reads.acquire(&key.namespace) {
             Ok(_permit) => match timeout(OWNER_TIMEOUT, self.get(key)).await {
-                Ok(Ok(owner)) => return owner,
+                Ok(Ok(owner)) => return Some(owner),
+                Ok(Err(ApiError::NotFound(_))) => return None,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("there was no answer within {OWNER_TIMEOUT:?}"),
             },
@@ -77,12 +82,12 @@ impl Parts {
         None
     }
 
-    async fn get(&self, key: &OwnerKey) -> kube::Result<Option<Value>> {
+    async fn get(&self, key: &OwnerKey) -> Result<Value, ApiError> {
         let client = self.owners.clone();
         match key.kind {
             Kind::MachineSet => stored::<MachineSet>(client, key).await,
             Kind::MachineDeployment => stored::<MachineDeployment>(client, key).await,
-            Kind::Machine | Kind::MachineClass => Ok(None),
+            Kind::Machine | Kind::MachineClass => Err(ApiError::NotFound(format!("{} owns nothing", key.kind))),
         }
     }
 
@@ -143,12 +148,12 @@ impl Parts {
 }
 
 /// A stored object, as the controllers read it and copy its template.
-async fn stored<K>(client: kube::Client, key: &OwnerKey) -> kube::Result<Option<Value>>
+async fn stored<K>(client: kube::Client, key: &OwnerKey) -> Result<Value, ApiError>
 where
-    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize,
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Serialize + Send + Sync + 'static,
 {
-    let object = Api::<K>::namespaced(client, &key.namespace).get_opt(&key.name).await?;
-    Ok(object.and_then(|object| serde_json::to_value(object).ok()))
+    let object = ApiServer::<K>::of_kind(client, ()).read(&ObjectKey::new(&*key.namespace, &*key.name)).await?;
+    serde_json::to_value(&*object).map_err(|error| ApiError::Unreadable(error.to_string()))
 }
 
 impl Reviewer for AdmissionReviewer {

@@ -4,9 +4,10 @@
 //! or an unreachable API server are shown by `/readyz?verbose` and decide nothing. Source: decisions on readiness; spec/extension-apiserver
 //! §2.12, §4.6.
 
+use controller_runtime::lock;
 use std::{
     fmt::{self, Write},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// Whether a check decides on readiness.
@@ -61,7 +62,7 @@ pub enum Readiness {
 impl Health {
     /// Adds a check that fails with `reason` until it is set. It replaces a check of the same name.
     pub fn check(&self, name: &str, gate: Gate, reason: &str) -> Check {
-        let mut entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.0.entries);
         entries.retain(|entry| entry.name != name);
         let state = State::Failing(reason.to_owned());
         entries.push(Entry { name: name.to_owned(), gate, state, has_passed: false });
@@ -70,17 +71,17 @@ impl Health {
 
     /// Says that the process has to be restarted. From now on `/healthz` answers 500.
     pub fn declare_dead(&self, reason: &str) {
-        *self.0.dead.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        *lock(&self.0.dead) = Some(reason.to_owned());
     }
 
     /// Whether the process is alive.
     pub fn is_alive(&self) -> bool {
-        self.0.dead.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.0.dead).is_none()
     }
 
     /// Whether all checks that gate readiness pass.
     pub fn readiness(&self) -> Readiness {
-        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.0.entries);
         if entries.iter().all(|entry| entry.gate == Gate::None || matches!(entry.state, State::Passing)) {
             Readiness::Ready
         } else {
@@ -90,7 +91,7 @@ impl Health {
 
     /// Why the check of this name fails. `None` if it passes or does not exist.
     pub fn failure_of(&self, name: &str) -> Option<String> {
-        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.0.entries);
         entries.iter().find(|entry| entry.name == name).and_then(|entry| match &entry.state {
             State::Failing(reason) => Some(reason.clone()),
             State::Passing => None,
@@ -99,7 +100,7 @@ impl Health {
 
     /// All checks, one per line, in the format of the components of Kubernetes.
     pub fn report(&self) -> String {
-        let entries = self.0.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.0.entries);
         let mut text = "[+]ping ok\n".to_owned();
         for Entry { name, gate, state, .. } in entries.iter() {
             let aside = if *gate == Gate::None { " (does not gate readiness)" } else { "" };
@@ -131,12 +132,12 @@ impl Check {
 
     /// Whether the check has ever passed.
     pub fn has_passed(&self) -> bool {
-        let entries = self.checks.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entries = lock(&self.checks.entries);
         entries.iter().any(|entry| entry.name == *self.name && entry.has_passed)
     }
 
     fn set(&self, state: State) {
-        let mut entries = self.checks.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = lock(&self.checks.entries);
         if let Some(entry) = entries.iter_mut().find(|entry| entry.name == *self.name) {
             entry.has_passed |= matches!(state, State::Passing);
             entry.state = state;

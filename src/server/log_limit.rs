@@ -1,11 +1,9 @@
 //! Limits the log lines about events that callers can cause at any rate, so that a caller can't fill the log. At most one
 //! line per second is written.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
+use controller_runtime::lock;
 use tokio::time::Instant;
 
 /// The shortest time between two lines.
@@ -24,7 +22,7 @@ struct State {
 impl LogLimit {
     /// The number of lines that were held back before this one. `None` if this line must not be written.
     pub fn permit(&self, now: Instant) -> Option<u64> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.0);
         if state.last.is_some_and(|last| now.saturating_duration_since(last) < PAUSE) {
             state.held_back += 1;
             return None;

@@ -7,10 +7,16 @@
 
 use std::{collections::BTreeSet, fmt::Debug, sync::Arc, time::Duration};
 
-use kube::{Api, Resource, ResourceExt, api::ListParams};
-use serde::de::DeserializeOwned;
+use kube::{Resource, core::PartialObjectMeta};
+use serde::{Serialize, de::DeserializeOwned};
 
-use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Store};
+use super::{
+    error::ApiError,
+    key::{ObjectKey, Target},
+    objects::{ApiServer, ListQuery, ObjectApi},
+    snapshot::Snapshot,
+    store::Store,
+};
 
 /// Objects per page of a list.
 const PAGE: u32 = 500;
@@ -41,18 +47,21 @@ pub struct LiveList {
     pub version: u64,
 }
 
-/// Waits until the store shows the current state of the API server, or a newer one. Failures are logged and retried: a process that
-/// can't read must not decide.
-pub async fn caught_up<S: Snapshot>(kind: &str, api: &Api<S::Object>, view: &Arc<Store<S>>)
+/// Waits until the store shows the current state of the API server, or a newer one. An empty namespace means all. Failures are
+/// logged and retried: a process that can't read must not decide.
+pub async fn caught_up<S: Snapshot>(client: &kube::Client, namespace: &str, view: &Arc<Store<S>>)
 where
-    S::Object: Clone + DeserializeOwned + Debug,
+    S::Object: Clone + DeserializeOwned + Serialize + Debug,
 {
+    let kind = S::Object::plural(&());
+    let metadata = ApiServer::<PartialObjectMeta<S::Object>>::of_kind(client.clone(), ());
+    let objects = ApiServer::<S::Object>::of_kind(client.clone(), ());
     let mut unreadable: BTreeSet<ObjectKey> = BTreeSet::new();
     loop {
-        let mut list = match live_list(api).await {
+        let mut list = match live_list(&metadata, namespace).await {
             Ok(list) => list,
             Err(error) => {
-                tracing::warn!(kind, %error, "the view can't be compared with the API server; trying again");
+                tracing::warn!(%kind, %error, "the view can't be compared with the API server; trying again");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -62,11 +71,11 @@ where
             return;
         }
         let Some(missing) = view.behind(&list) else { return };
-        if matches!(api.get_opt(&missing.name).await, Err(kube::Error::SerdeError(_))) {
+        if matches!(objects.read(&missing).await, Err(ApiError::Unreadable(_))) {
             // The store never shows an undecodable object. The watch has reported it.
             unreadable.insert(missing);
         } else {
-            tracing::warn!(kind, %missing, "the view lags behind the API server; nothing is decided yet");
+            tracing::warn!(%kind, %missing, "the view lags behind the API server; nothing is decided yet");
         }
     }
 }
@@ -78,25 +87,16 @@ async fn has_passed(view: &Store<impl Snapshot>, list: &LiveList) {
 }
 
 /// Lists names and versions with a consistent read: a majority of the API server's storage has confirmed them.
-async fn live_list<K>(api: &Api<K>) -> Result<LiveList, ApiError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    let mut params = ListParams::default().limit(PAGE);
-    let mut list = LiveList::default();
-    loop {
-        let page = api.list_metadata(&params).await?;
-        list.version = version(page.metadata.resource_version.as_deref());
-        list.objects.extend(page.items.iter().map(|object| Listed {
-            key: ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any()),
-            uid: object.uid().unwrap_or_default(),
-            version: version(object.metadata.resource_version.as_deref()),
-        }));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(list),
-        }
-    }
+async fn live_list<K: Resource>(api: &impl ObjectApi<K>, namespace: &str) -> Result<LiveList, ApiError> {
+    let query = ListQuery { limit: Some(PAGE), ..ListQuery::within(namespace) };
+    let page = api.list_all(query).await?;
+    let listed = |item| {
+        let object = api.decode(item)?;
+        let Target { key, uid } = Target::of(&*object);
+        Ok(Listed { key, uid, version: version(object.meta().resource_version.as_deref()) })
+    };
+    let objects = page.items.into_iter().map(listed).collect::<Result<_, ApiError>>()?;
+    Ok(LiveList { objects, version: version(page.version.as_deref()) })
 }
 
 /// A version that is no number counts as old, so that the wait does not depend on it.
@@ -217,11 +217,10 @@ mod tests {
             }),
             "ns",
         );
-        let api: Api<Machine> = Api::namespaced(client, "ns");
         let store = Arc::new(Store::<Arc<Machine>>::new(Vec::new()));
         store.apply(machine("a", "a", 5));
         let view = Arc::clone(&store);
-        let waiting = tokio::spawn(async move { caught_up("machines", &api, &view).await });
+        let waiting = tokio::spawn(async move { caught_up(&client, "ns", &view).await });
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert!(!waiting.is_finished());
         store.apply(machine("b", "b", 6));

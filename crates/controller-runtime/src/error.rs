@@ -10,8 +10,8 @@ pub enum ApiError {
     /// 404 with a `Status` of reason `NotFound`: the object does not exist (any more).
     #[error("not found: {0}")]
     NotFound(String),
-    /// 404 without such a `Status`: the path is not served, or a proxy answered. It says nothing about the object (decisions.md
-    /// 45).
+    /// 404 without such a `Status`, or with one about another object: the path is not served, or another server answered. It says
+    /// nothing about the object (decisions.md 45).
     #[error("not served: {0}")]
     NotServed(String),
     /// 409 on a write: another client has changed the object; observe again.
@@ -47,6 +47,9 @@ pub enum ApiError {
     /// This process may not act: it does not hold the lease, or it is stopping.
     #[error("not acting: {0}")]
     NotLeading(String),
+    /// The API server answered, and the answer is not of the expected form.
+    #[error("unreadable answer of the API server: {0}")]
+    Unreadable(String),
     /// Anything else.
     #[error("{0}")]
     Other(String),
@@ -70,6 +73,18 @@ impl ApiError {
         matches!(self, Self::Invalid(_) | Self::Forbidden(_) | Self::TooLarge(_))
     }
 
+    /// Whether the next try may succeed, because the API server, or what it depends on, may be away for a moment only.
+    pub const fn is_temporary(&self) -> bool {
+        matches!(
+            self,
+            Self::TooManyRequests(_)
+                | Self::TimedOut(_)
+                | Self::Unavailable(_)
+                | Self::ServerFault(_)
+                | Self::NotServed(_)
+        )
+    }
+
     /// Whether the object does not exist. A deletion counts this as success.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::NotFound(_))
@@ -78,12 +93,12 @@ impl ApiError {
 
 impl ApiError {
     /// Classifies the error of a call about one object. Only a 404 that names the kind and the object is about this object. Any
-    /// other 404 comes from another server, so the API server counts as unavailable (decisions.md 45).
-    pub fn about<K: Resource<DynamicType = ()>>(error: kube::Error, name: &str) -> Self {
+    /// other 404 comes from another server, so it says as little as no answer (decisions.md 45).
+    pub fn about<K: Resource>(error: kube::Error, kind: &K::DynamicType, name: &str) -> Self {
         match error {
-            kube::Error::Api(status) if status.code == 404 && !names::<K>(&status, name) => {
-                let (kind, said) = (K::plural(&()), shortened(&status.message));
-                Self::Unavailable(format!("404 to a question about {kind} {name:?} that does not name it: {said}"))
+            kube::Error::Api(status) if status.code == 404 && !names::<K>(&status, kind, name) => {
+                let (kind, said) = (K::plural(kind), shortened(&status.message));
+                Self::NotServed(format!("404 to a question about {kind} {name:?} that does not name it: {said}"))
             }
             other => Self::from(other),
         }
@@ -91,11 +106,11 @@ impl ApiError {
 }
 
 /// Whether a 404 says that exactly this object does not exist.
-fn names<K: Resource<DynamicType = ()>>(status: &kube::core::Status, name: &str) -> bool {
+fn names<K: Resource>(status: &kube::core::Status, kind: &K::DynamicType, name: &str) -> bool {
     let Some(details) = &status.details else { return false };
     let is_kind =
-        details.kind.eq_ignore_ascii_case(&K::plural(&())) || details.kind.eq_ignore_ascii_case(&K::kind(&()));
-    let is_group = details.group.is_empty() || details.group == K::group(&());
+        details.kind.eq_ignore_ascii_case(&K::plural(kind)) || details.kind.eq_ignore_ascii_case(&K::kind(kind));
+    let is_group = details.group.is_empty() || details.group == K::group(kind);
     status.reason == NOT_FOUND && is_kind && is_group && details.name == name
 }
 
@@ -112,7 +127,7 @@ impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> Self {
         match error {
             kube::Error::Api(status) => from_status(&status),
-            kube::Error::SerdeError(error) => Self::Other(format!("unreadable answer of the API server: {error}")),
+            kube::Error::SerdeError(error) => Self::Unreadable(error.to_string()),
             other => Self::Unavailable(chain(&other)),
         }
     }
@@ -228,7 +243,7 @@ mod tests {
     fn nodes(reason: &str, details: &Value) -> ApiError {
         let body =
             json!({ "kind": "Status", "status": "Failure", "reason": reason, "message": "no", "details": details });
-        ApiError::about::<Node>(refusal(404, &body), "n")
+        ApiError::about::<Node>(refusal(404, &body), &(), "n")
     }
 
     #[test]
@@ -250,7 +265,7 @@ mod tests {
     #[case::another_reason(nodes("Failed to parse error data", &json!({ "kind": "nodes", "name": "n" })), false)]
     fn only_a_404_that_names_kind_and_object_proves_that_it_is_gone(#[case] error: ApiError, #[case] proves: bool) {
         assert_eq!(error.is_not_found(), proves, "{error}");
-        assert!(proves || matches!(error, ApiError::Unavailable(_)) && error.outcome_unknown(), "{error:?}");
+        assert!(proves || matches!(error, ApiError::NotServed(_)) && error.outcome_unknown(), "{error:?}");
     }
 
     #[rstest]
@@ -262,15 +277,15 @@ mod tests {
             "kind": "Status", "status": "Failure", "reason": "Invalid", "message": "Node \"n\" is invalid",
             "details": { "name": "n", "kind": "Node", "causes": [cause] },
         });
-        let error = ApiError::about::<Node>(refusal(422, &body), "n");
+        let error = ApiError::about::<Node>(refusal(422, &body), &(), "n");
         assert_eq!(matches!(error, ApiError::Conflict(_)), is_conflict, "{error:?}");
     }
 
     #[test]
     fn an_api_server_names_machines_with_their_group() {
         let status = testing::not_found_at("/apis/machine.sapcloud.io/v1alpha1/namespaces/ns/machines/m");
-        assert!(ApiError::about::<Machine>(refusal(404, &status), "m").is_not_found());
-        assert!(!ApiError::about::<Machine>(refusal(404, &status), "other").is_not_found());
+        assert!(ApiError::about::<Machine>(refusal(404, &status), &(), "m").is_not_found());
+        assert!(!ApiError::about::<Machine>(refusal(404, &status), &(), "other").is_not_found());
     }
 
     /// A write that is too large is too large at each try.

@@ -6,13 +6,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use tokio_util::sync::CancellationToken;
 
 use super::{error::ApiError, lease::Leadership};
+use crate::lock;
 
 /// The kind of object that a destructive effect destroys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,7 +84,7 @@ impl Gate {
         if !self.leadership.is_leading() {
             return Err(ApiError::NotLeading("the lease is not held (any more) or the process is stopping".to_owned()));
         }
-        match &*self.suspended.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*lock(&self.suspended) {
             Some(why) => Err(ApiError::NotLeading(why.clone())),
             None => Ok(()),
         }
@@ -92,7 +93,7 @@ impl Gate {
     /// Closes the gate for good, because the objects that this process has read can't be trusted. Only a restart opens it again,
     /// because effects that were refused here are not retried.
     pub fn suspend(&self, why: &str) {
-        *self.suspended.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        *lock(&self.suspended) = Some(why.to_owned());
     }
 
     /// Whether a driver call may begin.
@@ -146,13 +147,13 @@ impl Gate {
     ) -> Result<(), ApiError> {
         self.may_act()?;
         tracing::info!(target: "audit", ?what, rule, %object, "destroy");
-        *self.passed.lock().unwrap_or_else(PoisonError::into_inner).entry((what, rule)).or_insert(0) += 1;
+        *lock(&self.passed).entry((what, rule)).or_insert(0) += 1;
         Ok(())
     }
 
     /// The number of permitted destructions, by kind and rule.
     pub fn passed(&self) -> BTreeMap<(Destruction, &'static str), u64> {
-        self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.passed).clone()
     }
 }
 

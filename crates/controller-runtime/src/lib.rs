@@ -29,3 +29,11 @@ pub mod store;
 pub mod supervisor;
 pub mod tasks;
 pub mod watch;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex. If a holder of the lock has panicked, its data is used as it is, because the process goes on without the task that
+/// panicked.
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -111,10 +111,20 @@ pub struct ListQuery {
     pub namespace: Option<String>,
     /// Only objects that match this label selector.
     pub selector: Option<String>,
+    /// Only objects that match this field selector.
+    pub fields: Option<String>,
     /// Maximum number of objects per page.
     pub limit: Option<u32>,
     /// The continue token of the previous page.
     pub after: Option<String>,
+}
+
+impl ListQuery {
+    /// All objects of a namespace. An empty namespace means all.
+    pub fn within(namespace: &str) -> Self {
+        let namespace = Some(namespace).filter(|namespace| !namespace.is_empty()).map(str::to_owned);
+        Self { namespace, ..Self::default() }
+    }
 }
 
 /// A page of a list, undecoded.
@@ -124,6 +134,8 @@ pub struct Page {
     pub items: Vec<Value>,
     /// The continue token for the next page.
     pub next: Option<String>,
+    /// The resource version of the list.
+    pub version: Option<String>,
 }
 
 /// Reads and writes objects of one kind at an API server. It does not use the gate, the store or the refusals, which belong to
@@ -154,6 +166,19 @@ pub trait ObjectApi<K>: Send + Sync {
 
     /// Decodes an object of a list, with the same result as [`Self::read`].
     fn decode(&self, item: Value) -> Result<Arc<K>, ApiError>;
+
+    /// Lists the objects of all pages.
+    async fn list_all(&self, mut query: ListQuery) -> Result<Page, ApiError> {
+        let mut all = Page::default();
+        loop {
+            let page = self.list(&query).await?;
+            all.items.extend(page.items);
+            if page.next.is_none() {
+                return Ok(Page { version: page.version, ..all });
+            }
+            query.after = page.next;
+        }
+    }
 }
 
 /// Reads and writes objects of one kind in one cluster. Cheap to clone.
@@ -252,12 +277,7 @@ where
 
     /// Whether the API server has an object in the namespace that matches the label selector.
     pub async fn any_with_label(&self, namespace: &str, selector: &str) -> Result<bool, ApiError> {
-        let query = ListQuery {
-            namespace: some_namespace(namespace),
-            selector: Some(selector.to_owned()),
-            limit: Some(1),
-            after: None,
-        };
+        let query = ListQuery { selector: Some(selector.to_owned()), limit: Some(1), ..ListQuery::within(namespace) };
         Ok(!self.api.list(&query).await?.items.is_empty())
     }
 
@@ -266,11 +286,18 @@ where
     /// # Errors
     /// The errors of every read. An answer that is not a list is also an error.
     pub async fn with_label(&self, label: &str, value: &str) -> Result<Vec<S>, ApiError> {
-        let query = ListQuery { selector: Some(format!("{label}={value}")), ..ListQuery::default() };
+        self.list(ListQuery { selector: Some(format!("{label}={value}")), ..ListQuery::default() }).await
+    }
+
+    /// Reads all objects that a query matches from the API server and updates the store with each.
+    ///
+    /// # Errors
+    /// The errors of every read. An answer that is not a list is also an error.
+    pub async fn list(&self, query: ListQuery) -> Result<Vec<S>, ApiError> {
         let asked = self.store.as_ref().map(|store| store.moment());
-        let page = self.api.list(&query).await?;
+        let all = self.api.list_all(query).await?;
         let objects: Vec<Arc<S::Object>> =
-            page.items.into_iter().map(|item| self.api.decode(item)).collect::<Result<_, ApiError>>()?;
+            all.items.into_iter().map(|item| self.api.decode(item)).collect::<Result<_, ApiError>>()?;
         Ok(objects.into_iter().map(|object| self.take_read(object, asked)).collect())
     }
 
@@ -280,8 +307,7 @@ where
     /// # Errors
     /// The errors of every read. An answer that is not a list is also an error.
     pub async fn find_live(&self, namespace: &str, holds: impl Fn(&Value) -> bool) -> Result<Option<String>, ApiError> {
-        let mut query =
-            ListQuery { namespace: some_namespace(namespace), limit: Some(LIVE_PAGE), ..ListQuery::default() };
+        let mut query = ListQuery { limit: Some(LIVE_PAGE), ..ListQuery::within(namespace) };
         loop {
             let page = self.api.list(&query).await?;
             if let Some(found) = page.items.iter().find(|item| holds(item)) {
@@ -389,10 +415,6 @@ where
             store.forget(&target.key, &target.uid);
         }
     }
-}
-
-fn some_namespace(namespace: &str) -> Option<String> {
-    Some(namespace).filter(|namespace| !namespace.is_empty()).map(str::to_owned)
 }
 
 /// A write, in the form in which refusals are recorded. A new object is serialized only if a refusal for its owner is recorded.

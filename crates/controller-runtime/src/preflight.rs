@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     clients::{Cluster, Purpose},
     error::{ApiError, chain},
-    objects::call,
+    objects::{ApiServer, ObjectApi, call},
 };
 use machine_api::names;
 
@@ -230,24 +230,15 @@ impl Preflight {
             .resource
             .split_once('/')
             .map_or((permission.resource, None), |(resource, subresource)| (resource, Some(subresource.to_owned())));
-        let review = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(permission.verb.to_owned()),
-                    group: Some(permission.group.to_owned()),
-                    resource: Some(resource.to_owned()),
-                    subresource,
-                    namespace: permission.namespace.clone(),
-                    ..ResourceAttributes::default()
-                }),
-                non_resource_attributes: None,
-            },
-            ..SelfSubjectAccessReview::default()
+        let attributes = ResourceAttributes {
+            verb: Some(permission.verb.to_owned()),
+            group: Some(permission.group.to_owned()),
+            resource: Some(resource.to_owned()),
+            subresource,
+            namespace: permission.namespace.clone(),
+            ..ResourceAttributes::default()
         };
-        let reviews = kube::Api::<SelfSubjectAccessReview>::all(self.client.clone());
-        let parameters = kube::api::PostParams::default();
-        let answer = call(reviews.create(&parameters, &review)).await?;
-        Ok(answer.status.is_some_and(|status| status.allowed))
+        is_allowed(&self.client, attributes).await
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
@@ -260,6 +251,17 @@ impl Preflight {
     fn unanswered(&self, what: &'static str, error: ApiError) -> PreflightError {
         PreflightError::Unanswered { cluster: self.cluster.clone(), what, error }
     }
+}
+
+/// Whether the user of this client may do this.
+///
+/// # Errors
+/// When the API server does not answer.
+pub async fn is_allowed(client: &kube::Client, attributes: ResourceAttributes) -> Result<bool, ApiError> {
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), non_resource_attributes: None };
+    let review = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
+    let answer = ApiServer::<SelfSubjectAccessReview>::of_kind(client.clone(), ()).create(&review).await?;
+    Ok(answer.status.as_ref().is_some_and(|status| status.allowed))
 }
 
 /// A `/healthz` result other than "ok".

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::state::{State, Wake};
 use super::error::ApiError;
+use crate::lock;
 use mcm_metrics::{QueueMetrics, Waiting};
 
 /// The result of a pass over a key.
@@ -297,7 +298,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -11,7 +11,7 @@
 use std::{
     collections::BTreeMap,
     hash::{DefaultHasher, Hash, Hasher},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{error::ApiError, key::ObjectKey, snapshot::Snapshot, store::Change};
+use crate::lock;
 
 /// Pause after the first refusal, after the second, and so on; the last one stays. Together with the time until the next pass over
 /// a key ([`super::queue::Outcome::Refused`]), the longest pause is five minutes (spec/machine-controller §17.14, MC-282).
@@ -389,7 +390,7 @@ impl Refusals {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ledger)
     }
 }
 

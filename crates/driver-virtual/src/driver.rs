@@ -3,10 +3,7 @@
 //! Every call may be dropped at any await. The state of the cloud changes in one step under its lock. A requested VM is created even if its call was
 //! dropped, and the next create finds it.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -20,6 +17,7 @@ use super::{
     shared::Shared,
     template::VmTemplate,
 };
+use controller_runtime::lock;
 use kube_values::field::{FieldPath, Findings};
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{
@@ -108,13 +106,8 @@ impl Shared {
             // The answer to the first request is lost, even if that request failed.
             drop(self.with(|cloud, now| cloud.create(call, now)));
         }
-        let step = match self.with(|cloud, now| cloud.create(call, now)) {
-            Ok(step) => step,
-            Err(refusal) => {
-                self.sleep(admission.latency).await;
-                return Err(refusal);
-            }
-        };
+        let step = self.with(|cloud, now| cloud.create(call, now));
+        let step = self.refused_after(admission.latency, step).await?;
         self.clock.sleep_until(step.exists_at).await;
         let created = self.with(|cloud, now| cloud.created(step.vm, now));
         self.keep().await?;
@@ -135,13 +128,8 @@ impl Shared {
 
     async fn delete(&self, call: &MachineCall) -> Result<DeletedVm, Status> {
         let admission = self.admit(Operation::Delete, call).await?;
-        let gone_at = match self.with(|cloud, now| cloud.delete(call, now)) {
-            Ok(gone_at) => gone_at,
-            Err(not_found) => {
-                self.sleep(admission.latency).await;
-                return Err(not_found);
-            }
-        };
+        let gone_at = self.with(|cloud, now| cloud.delete(call, now));
+        let gone_at = self.refused_after(admission.latency, gone_at).await?;
         self.clock.sleep_until(gone_at).await;
         self.with(Cloud::advance);
         self.keep().await?;
@@ -171,6 +159,14 @@ impl Shared {
         Ok(listed)
     }
 
+    /// Delays a refusal by the latency of the API. Any other answer has a latency of its own.
+    async fn refused_after<T>(&self, latency: Duration, answer: Result<T, Status>) -> Result<T, Status> {
+        if answer.is_err() {
+            self.sleep(latency).await;
+        }
+        answer
+    }
+
     /// Stores the state. A call is answered only after this.
     async fn keep(&self) -> Result<(), Status> {
         self.commit().await.map_err(|error| Status::new(Code::Internal, error.to_string()))
@@ -196,7 +192,7 @@ impl Driver for VirtualCloud {
             return Ok(Vec::new());
         }
         // The options are cloned, so that a cancelled start can be tried again.
-        let start_options = self.start_options.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let start_options = lock(&self.start_options).clone();
         let Some((options, target)) = start_options else {
             return Err(Status::new(Code::FailedPrecondition, "it is not known what the virtual cloud begins with"));
         };

@@ -4,9 +4,10 @@ use std::{
     collections::{HashMap, VecDeque},
     fmt,
     hash::Hash,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
+use controller_runtime::lock;
 use tokio::sync::Notify;
 
 /// The waiting values, in the order in which their keys came.
@@ -29,7 +30,7 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
 
     /// Adds a value. It replaces a value of the same key that still waits.
     pub fn put(&self, key: K, value: V) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         if waiting.values.insert(key.clone(), value).is_none() {
             waiting.keys.push_back(key);
         }
@@ -39,7 +40,7 @@ impl<K: Clone + Eq + Hash, V> Latest<K, V> {
 
     /// Takes the first value, if there is one.
     pub fn try_next(&self) -> Option<V> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         let key = waiting.keys.pop_front()?;
         waiting.values.remove(&key)
     }

@@ -26,9 +26,10 @@ mod template;
 use std::{
     fmt,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, Mutex, OnceLock},
 };
 
+use controller_runtime::lock;
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
@@ -159,11 +160,11 @@ impl VirtualCloud {
 
     /// Sets the options for the start, if this process becomes the leader. Without a target cluster the VMs have no Nodes.
     pub fn may_begin(&self, options: SimulationOptions, target: Option<kube::Client>) {
-        *self.start_options.lock().unwrap_or_else(PoisonError::into_inner) = Some((options, target));
+        *lock(&self.start_options) = Some((options, target));
     }
 
-    /// The number of VMs.
-    pub fn vm_count(&self) -> usize {
+    #[cfg(test)]
+    fn vm_count(&self) -> usize {
         self.running.get().map_or(0, |shared| shared.with(|cloud, _| cloud.len()))
     }
 

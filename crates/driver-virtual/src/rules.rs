@@ -41,18 +41,12 @@ impl Operation {
         Self::Detach,
     ];
 
+    const NAMES: [&str; Self::ALL.len()] =
+        ["create", "initialize", "delete", "status", "list", "volumes", "attach", "detach"];
+
     /// The name in the configuration.
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Initialize => "initialize",
-            Self::Delete => "delete",
-            Self::Status => "status",
-            Self::List => "list",
-            Self::Volumes => "volumes",
-            Self::Attach => "attach",
-            Self::Detach => "detach",
-        }
+        Self::NAMES[self as usize]
     }
 }
 

@@ -1,11 +1,11 @@
 //! The shared state of the driver, the kubelet, the timers and the admin API: the cloud with its lock, its clock and its storage.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use controller_runtime::latch::Latch;
+use controller_runtime::{latch::Latch, lock};
 use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -56,7 +56,7 @@ impl Shared {
 
     fn lock(&self) -> MutexGuard<'_, Cloud> {
         // After a panic, a few VMs may be inconsistent. The loss of the whole cloud would be worse.
-        self.cloud.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.cloud)
     }
 
     /// Calls a function with the cloud and the current time, and delivers the results.

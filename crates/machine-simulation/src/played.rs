@@ -13,7 +13,7 @@ pub mod tasks;
 
 use std::{
     future::{pending, poll_fn},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
 };
 
@@ -38,6 +38,7 @@ use controller_runtime::{
     error::ApiError,
     gate::Gate,
     key::{ObjectKey, Target},
+    lock,
     objects::{DeleteHow, Deleted, ListQuery, ObjectApi, Page, Part, Patch},
     snapshot::Whole,
     store::Store,
@@ -78,7 +79,7 @@ impl Stage {
     /// Lends the world while `poll` runs, and returns it afterwards.
     pub fn lend<T>(&self, lent: Lent, poll: impl FnOnce() -> T) -> (T, Option<Lent>) {
         *self.lock() = Some(lent);
-        let held = std::mem::take(&mut *self.held.lock().unwrap_or_else(PoisonError::into_inner));
+        let held = std::mem::take(&mut *lock(&self.held));
         held.into_iter().for_each(Waker::wake);
         let result = poll();
         let back = self.lock().take();
@@ -91,7 +92,7 @@ impl Stage {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Lent>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lent)
     }
 
     /// Holds a call up once, if the process must be held up before it.
@@ -101,7 +102,7 @@ impl Stage {
             let is_held = self.with(|lent| lent.around.held_after.is_some_and(|calls| lent.made >= calls));
             if !was_held && is_held == Some(true) {
                 was_held = true;
-                self.held.lock().unwrap_or_else(PoisonError::into_inner).push(context.waker().clone());
+                lock(&self.held).push(context.waker().clone());
                 return Poll::Pending;
             }
             Poll::Ready(())
@@ -122,13 +123,13 @@ impl PlayedClock {
 
     /// Sets the clock.
     pub fn set(&self, now: Timestamp) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *lock(&self.0) = now;
     }
 }
 
 impl Clock for PlayedClock {
     fn now(&self) -> Timestamp {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.0)
     }
 }
 
@@ -265,7 +266,7 @@ impl<K: Kind, S: Whole<Object = K>> ObjectApi<K> for Played<S> {
             .call(what, request::<K>(Verb::Get, ""), |lent| {
                 let fits = |object: &&Arc<K>| has_label(&***object, selector);
                 let items: Result<_, _> = K::table(&lent.api).values().filter(fits).map(serde_json::to_value).collect();
-                items.map(|items| Page { items, next: None }).map_err(|error| ApiError::Other(error.to_string()))
+                items.map(|items| Page { items, ..Page::default() }).map_err(|error| ApiError::Other(error.to_string()))
             })
             .await
     }

@@ -7,7 +7,7 @@ mod parts;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -35,6 +35,7 @@ use controller_runtime::{
     events::Pending,
     gate::Gate,
     key::ObjectKey,
+    lock,
     queue::Outcome,
     refusals::{About, Refusals},
     snapshot::Snapshot,
@@ -265,7 +266,7 @@ impl Process {
             let news = Arc::clone(news);
             store.set_listeners(vec![Box::new(move |change: &Change<S>| {
                 let change = Change { old: change.old.clone(), new: change.new.clone() };
-                news.lock().unwrap_or_else(PoisonError::into_inner).push(wrap(change));
+                lock(&news).push(wrap(change));
             })]);
         }
         attach(&self.views.machines, &self.news, News::Machine);
@@ -280,7 +281,7 @@ impl Process {
 
     /// Wakes the jobs that the recorded changes concern.
     pub fn route(&mut self, now: Timestamp) {
-        let all = std::mem::take(&mut *self.news.lock().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *lock(&self.news));
         for news in all {
             match &news {
                 News::Machine(change) => self.may_be_granted(change),
@@ -578,10 +579,6 @@ impl Process {
 
 /// Machines to queue.
 type Woken = Arc<Mutex<BTreeSet<ObjectKey>>>;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A time on the steady clock of the refusals.
 pub fn steady(now: Timestamp) -> Duration {

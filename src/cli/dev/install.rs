@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use controller_runtime::{error::ApiError, objects::call};
 use http::Request;
 use machine_api::{
     admission::manifests::WebhookManifests,
@@ -70,8 +71,8 @@ pub(super) async fn views(client: &kube::Client, port: u16) -> anyhow::Result<()
 /// Removes the registration of an earlier run with the same data, because no server answers it.
 pub(super) async fn no_views(client: &kube::Client) -> anyhow::Result<()> {
     let request = Request::delete(format!("{API_SERVICES}/{}", names::API_SERVICE)).body(Vec::new())?;
-    match client.request_text(request).await {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+    match call(client.request_text(request)).await {
+        Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => Ok(()),
         deleted => deleted.map(drop).context("cannot delete the registration of the views"),
     }
 }
@@ -86,7 +87,7 @@ pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()>
     until("the webhooks do not answer", async || {
         let mut ready = true;
         for path in paths {
-            let text = client.request_text(Request::get(path).body(Vec::new())?).await?;
+            let text = call(client.request_text(Request::get(path).body(Vec::new())?)).await?;
             ready &= text.matches("\"clientConfig\"").count() <= text.matches("\"caBundle\"").count();
         }
         Ok(ready)
@@ -98,7 +99,7 @@ pub(super) async fn webhooks_answer(client: &kube::Client) -> anyhow::Result<()>
 pub(super) async fn views_answer(client: &kube::Client) -> anyhow::Result<()> {
     until("the views are not available", async || {
         let path = format!("{API_SERVICES}/{}", names::API_SERVICE);
-        let object: Value = client.request(Request::get(path).body(Vec::new())?).await?;
+        let object: Value = call(client.request(Request::get(path).body(Vec::new())?)).await?;
         let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         Ok(conditions.iter().any(|condition| condition["type"] == "Available" && condition["status"] == "True"))
     })
@@ -136,7 +137,7 @@ pub(super) async fn example(client: &kube::Client) -> anyhow::Result<()> {
 /// The name of any deployment, if there is one.
 pub(super) async fn some_deployment(client: &kube::Client) -> anyhow::Result<Option<String>> {
     let path = "/apis/machine.sapcloud.io/v1alpha1/namespaces/default/machinedeployments?limit=1";
-    let list: Value = client.request(Request::get(path).body(Vec::new())?).await?;
+    let list: Value = call(client.request(Request::get(path).body(Vec::new())?)).await?;
     Ok(list["items"][0]["metadata"]["name"].as_str().map(str::to_owned))
 }
 
@@ -145,6 +146,6 @@ async fn apply(client: &kube::Client, collection: &str, object: &Value) -> anyho
     let request = Request::patch(format!("{collection}/{name}?fieldManager={MANAGER}&force=true"))
         .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
         .body(object.to_string().into_bytes())?;
-    client.request_text(request).await.with_context(|| format!("cannot apply {collection}/{name}"))?;
+    call(client.request_text(request)).await.with_context(|| format!("cannot apply {collection}/{name}"))?;
     Ok(())
 }

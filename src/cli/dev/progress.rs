@@ -1,4 +1,6 @@
 //! Prints the progress of machines: one line that is redrawn on a terminal, else a line per change.
+//!
+//! The changes come from kube's own watch, because each is printed once and nothing reads a store.
 
 use std::{
     collections::BTreeMap,

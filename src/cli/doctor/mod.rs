@@ -11,7 +11,7 @@ use std::io::Write;
 
 use clap::Args;
 use jiff::Timestamp;
-use kube::{Api, Client, api::DynamicObject, client::Body};
+use kube::{Client, client::Body};
 use serde::Serialize;
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ use self::{
 };
 use super::{
     Failure,
-    cluster_objects::{of, read},
+    cluster_objects::{API_SERVICES, DEFINITIONS, LEASES, MUTATING, Resource, SECRETS, VALIDATING, v1},
     kubeconfig::{ClusterArgs, run_interruptibly},
     lease_watch::{self, LeaseState},
     migrate_storage::definition::name_of,
@@ -32,7 +32,7 @@ use super::{
 };
 use controller_runtime::{
     clock::{Clock, SystemClock, date_of},
-    objects::CALL_TIMEOUT,
+    objects::{CALL_TIMEOUT, call},
 };
 use machine_api::{kind::Kind, names};
 
@@ -79,7 +79,7 @@ pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), Failure> {
 async fn check(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let client = args.cluster.connect().await?;
     // Without an API server every finding would be the same error.
-    let version = client.apiserver_version().await;
+    let version = call(client.apiserver_version()).await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     Ok(findings(&client, &namespace, args.scope).await)
@@ -87,35 +87,27 @@ async fn check(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 
 async fn findings(client: &Client, namespace: &str, scope: WebhookScope) -> Vec<Finding> {
     let (mut findings, mut fields, mut service_namespace) = (Vec::new(), Vec::new(), None);
-    let namespaces = of(client, None, "", "v1", "Namespace", "namespaces");
-    findings.extend(checks::namespace(namespace, &ask(&namespaces, namespace).await));
+    let namespaces = v1("", "Namespace", "namespaces");
+    findings.extend(checks::namespace(namespace, &ask(client, namespaces, "", namespace).await));
     for kind in Kind::ALL {
-        let api =
-            of(client, None, "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
-        let read = ask(&api, &name_of(kind)).await;
+        let read = ask(client, DEFINITIONS, "", &name_of(kind)).await;
         let finding = checks::definition(kind, &read);
         fields.extend(bundle_fields(&finding.subject, &read));
         findings.push(finding);
     }
     let configuration = scope.configuration(namespace);
-    for (kind, plural) in [
-        ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-        ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
-    ] {
-        let api = of(client, None, "admissionregistration.k8s.io", "v1", kind, plural);
-        let read = ask(&api, &configuration).await;
-        let finding = checks::webhooks(kind, &configuration, &read);
+    for webhooks in [MUTATING, VALIDATING] {
+        let read = ask(client, webhooks, "", &configuration).await;
+        let finding = checks::webhooks(webhooks.kind, &configuration, &read);
         fields.extend(bundle_fields(&finding.subject, &read));
         service_namespace = service_namespace.or_else(|| certificates::service_namespace(&read));
         findings.push(finding);
     }
     let holder = service_namespace.unwrap_or_else(|| namespace.to_owned());
-    let api = of(client, Some(&holder), "", "v1", "Secret", "secrets");
-    let secret = ask(&api, names::CERTIFICATE_SECRET).await;
+    let secret = ask(client, SECRETS, &holder, names::CERTIFICATE_SECRET).await;
     let subject = format!("Secret {holder}/{}", names::CERTIFICATE_SECRET);
     findings.push(certificates::certificate(subject, &secret, &fields, time_of(client).await));
-    let api = of(client, None, "apiregistration.k8s.io", "v1", "APIService", "apiservices");
-    findings.push(checks::views(&ask(&api, names::API_SERVICE).await));
+    findings.push(checks::views(&ask(client, API_SERVICES, "", names::API_SERVICE).await));
     findings.extend(leases(client, namespace).await);
     findings
 }
@@ -137,10 +129,9 @@ async fn time_of(client: &Client) -> Timestamp {
 
 /// The findings about each Lease, and about the programs that run the halves.
 async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
-    let api = of(client, Some(namespace), "coordination.k8s.io", "v1", "Lease", "leases");
     let watch = async |name| {
-        let (read, state) = match lease_watch::watch(&api, name).await {
-            Ok(state) => (ask(&api, name).await, state),
+        let (read, state) = match lease_watch::watch(client, namespace, name).await {
+            Ok(state) => (ask(client, LEASES, namespace, name).await, state),
             Err(error) => (Read::Refused(error.to_string()), LeaseState::Free),
         };
         let finding = checks::lease(namespace, name, &read, &state, time_of(client).await);
@@ -151,8 +142,8 @@ async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
     vec![manager, machines, halves(namespace, &runs_manager, &runs_machines)]
 }
 
-async fn ask(api: &Api<DynamicObject>, name: &str) -> Read {
-    match read(api, name).await {
+async fn ask(client: &Client, resource: Resource, namespace: &str, name: &str) -> Read {
+    match resource.read(client, namespace, name).await {
         Ok(Some(object)) => {
             serde_json::to_value(&object).map_or_else(|error| Read::Refused(error.to_string()), Read::There)
         }

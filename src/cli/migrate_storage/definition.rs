@@ -78,26 +78,26 @@ pub fn next_step(definition: &Value, to: ApiVersion) -> Result<Step, Obstacle> {
 }
 
 /// The JSON patch that makes `to` the storage version of a definition. It fails when the order of the versions has changed.
-pub fn switch_patch(definition: &Value, to: ApiVersion) -> Value {
+pub fn switch_patch(definition: &Value, to: ApiVersion) -> Vec<Value> {
     let mut patch = Vec::new();
     for (place, version) in versions(definition).iter().enumerate() {
         let stores = version["name"] == to.as_str();
         patch.push(json!({"op": "test", "path": format!("/spec/versions/{place}/name"), "value": version["name"]}));
         patch.push(json!({"op": "replace", "path": format!("/spec/versions/{place}/storage"), "value": stores}));
     }
-    Value::Array(patch)
+    patch
 }
 
 /// The JSON patch of the status that records that all objects are stored as `to`. It fails when the storage version or the recorded
 /// versions have changed since `definition` was read.
-pub fn stored_versions_patch(definition: &Value, to: ApiVersion) -> Option<Value> {
+pub fn stored_versions_patch(definition: &Value, to: ApiVersion) -> Option<Vec<Value>> {
     let place = place(definition, to)?;
-    Some(json!([
-        {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": to.as_str()},
-        {"op": "test", "path": format!("/spec/versions/{place}/storage"), "value": true},
-        {"op": "test", "path": "/status/storedVersions", "value": definition["status"]["storedVersions"]},
-        {"op": "replace", "path": "/status/storedVersions", "value": [to.as_str()]},
-    ]))
+    Some(vec![
+        json!({"op": "test", "path": format!("/spec/versions/{place}/name"), "value": to.as_str()}),
+        json!({"op": "test", "path": format!("/spec/versions/{place}/storage"), "value": true}),
+        json!({"op": "test", "path": "/status/storedVersions", "value": definition["status"]["storedVersions"]}),
+        json!({"op": "replace", "path": "/status/storedVersions", "value": [to.as_str()]}),
+    ])
 }
 
 /// Whether this flag of a version is set.
@@ -154,9 +154,9 @@ mod tests {
         assert!(obstacle.starts_with("machines.machine.sapcloud.io: ") && obstacle.contains(words), "{obstacle}");
     }
 
-    fn patched(definition: &Value, patch: Value) -> Result<Value, json_patch::PatchError> {
+    fn patched(definition: &Value, patch: Vec<Value>) -> Result<Value, json_patch::PatchError> {
         let mut changed = definition.clone();
-        let patch: json_patch::Patch = serde_json::from_value(patch).unwrap();
+        let patch: json_patch::Patch = serde_json::from_value(Value::Array(patch)).unwrap();
         json_patch::patch(&mut changed, &patch)?;
         Ok(changed)
     }

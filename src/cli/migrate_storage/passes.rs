@@ -12,21 +12,24 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
-use kube::{
-    Api, Client,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
-    core::GroupVersionKind,
-};
+use kube::{Client, api::DynamicObject, core::PartialObjectMeta};
 use serde_json::{Value, json};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     KindOutcome, KindReport,
     definition::{Step, is, name_of, next_step, stored_versions_patch, switch_patch},
-    refusals::{Cause, Live, Verdict, advice, after_refusal, is_temporary, proves_absence},
+    refusals::{Cause, Live, Verdict, advice, after_refusal},
 };
-use crate::cli::Failure;
-use controller_runtime::error::ApiError;
+use crate::cli::{
+    Failure,
+    cluster_objects::{DEFINITIONS, Resource},
+};
+use controller_runtime::{
+    error::ApiError,
+    key::{ObjectKey, Target},
+    objects::{ApiServer, ListQuery, ObjectApi, Part, Patch, call},
+};
 use machine_api::{
     kind::{ApiVersion, Kind},
     names,
@@ -45,12 +48,19 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(2);
 /// The number of failures that are named; further ones are counted.
 const NAMED_FAILURES: usize = 10;
 
+/// An object without its content.
+type Metadata = PartialObjectMeta<DynamicObject>;
+
 /// An object as it was listed.
 struct Listed {
-    namespace: String,
-    name: String,
-    uid: String,
+    target: Target,
     version: String,
+}
+
+impl Listed {
+    fn of(object: &Metadata) -> Self {
+        Self { target: Target::of(object), version: object.metadata.resource_version.clone().unwrap_or_default() }
+    }
 }
 
 /// The result for one object.
@@ -77,31 +87,35 @@ impl Cluster {
         Self { client, to, rate, has_given_up: AtomicBool::new(false) }
     }
 
-    fn definitions(&self) -> Api<DynamicObject> {
-        let gvk = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
-        Api::all_with(self.client.clone(), &ApiResource::from_gvk_with_plural(&gvk, "customresourcedefinitions"))
-    }
-
-    fn resource(kind: Kind, version: ApiVersion) -> ApiResource {
-        let gvk = GroupVersionKind::gvk(names::GROUP, version.as_str(), kind.as_str());
-        ApiResource::from_gvk_with_plural(&gvk, kind.plural())
+    /// Objects of a kind, without their content.
+    fn metadata(&self, kind: Kind) -> ApiServer<Metadata> {
+        let resource = Resource { version: self.to.as_str(), ..Resource::of_kind(kind) };
+        ApiServer::of_kind(self.client.clone(), resource.description())
     }
 
     /// The kind's definition as it is stored.
     pub(super) async fn definition(&self, kind: Kind) -> Result<Value, Failure> {
-        let (api, name) = (self.definitions(), name_of(kind));
-        let read = retrying(|| api.get(&name)).await.map_err(|error| match error {
+        let (api, name) = (DEFINITIONS.api(&self.client), name_of(kind));
+        let key = ObjectKey::cluster_scoped(&*name);
+        let read = retrying(|| api.read(&key)).await.map_err(|error| match error {
             ApiError::NotFound(_) => Failure::Input(format!("{name}: there is no such definition in this cluster")),
             error => refused(&name, "read", &error),
         })?;
-        serde_json::to_value(&read).map_err(Failure::run)
+        serde_json::to_value(&*read).map_err(Failure::run)
+    }
+
+    /// Applies a JSON patch to the kind's definition.
+    async fn patch(&self, kind: Kind, part: Part, patch: Vec<Value>) -> Result<(), ApiError> {
+        let (api, key) = (DEFINITIONS.api(&self.client), ObjectKey::cluster_scoped(name_of(kind)));
+        let patch = Patch::Json(patch);
+        retrying(|| api.patch(&key, part, &patch)).await.map(drop)
     }
 
     /// Reads an object in both versions, if there is one. A broken converter is then found before anything depends on it.
     pub(super) async fn check_conversion(&self, kind: Kind) -> Result<(), Failure> {
         for version in [ApiVersion::V1alpha1, ApiVersion::V1beta1] {
-            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &Self::resource(kind, version));
-            let one = ListParams::default().limit(1);
+            let resource = Resource { version: version.as_str(), ..Resource::of_kind(kind) };
+            let (api, one) = (resource.api(&self.client), ListQuery { limit: Some(1), ..ListQuery::default() });
             retrying(|| api.list(&one)).await.map_err(|error| {
                 let what = format!("{} in {}", kind.plural(), version.as_str());
                 Failure::run(anyhow::anyhow!(
@@ -118,11 +132,8 @@ impl Cluster {
         let name = name_of(kind);
         let before = self.storage_hash(kind).await?;
         let patch = switch_patch(&self.definition(kind).await?, self.to);
-        let patch: json_patch::Patch = serde_json::from_value(patch).map_err(Failure::run)?;
-        let api = self.definitions();
         // The patch may be applied twice: it fails when the order of the versions has changed, and otherwise changes nothing.
-        let (params, patch) = (PatchParams::default(), Patch::Json::<()>(patch));
-        let write = retrying(|| api.patch(&name, &params, &patch)).await;
+        let write = self.patch(kind, Part::Main, patch).await;
         write.map_err(|error| refused(&name, "change", &error))?;
         let deadline = Instant::now() + RETRY_FOR;
         while before.is_some() && self.storage_hash(kind).await? == before {
@@ -140,7 +151,7 @@ impl Cluster {
     /// The hash of the storage version in discovery. `None` if the API server gives none.
     async fn storage_hash(&self, kind: Kind) -> Result<Option<String>, Failure> {
         let version = names::API_VERSION_V1ALPHA1;
-        let listed = retrying(|| self.client.list_api_group_resources(version)).await;
+        let listed = retrying(|| call(self.client.list_api_group_resources(version))).await;
         let listed = listed.map_err(|error| refused(version, "discover", &error))?;
         let ours = listed.resources.into_iter().find(|resource| resource.name == kind.plural());
         Ok(ours.and_then(|resource| resource.storage_version_hash))
@@ -173,21 +184,17 @@ impl Cluster {
 
     /// All objects of a kind, without their content.
     async fn list(&self, kind: Kind) -> Result<Vec<Listed>, Failure> {
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &Self::resource(kind, self.to));
-        let mut objects = Vec::new();
-        let mut params = ListParams::default().limit(CHUNK);
+        let unlisted = |error| refused(kind.plural(), "list", &error);
+        let (api, mut objects) = (self.metadata(kind), Vec::new());
+        let mut query = ListQuery { limit: Some(CHUNK), ..ListQuery::default() };
         loop {
-            let page = retrying(|| api.list_metadata(&params)).await;
-            let page = page.map_err(|error| refused(kind.plural(), "list", &error))?;
-            objects.extend(page.items.into_iter().map(|item| Listed {
-                namespace: item.metadata.namespace.unwrap_or_default(),
-                name: item.metadata.name.unwrap_or_default(),
-                uid: item.metadata.uid.unwrap_or_default(),
-                version: item.metadata.resource_version.unwrap_or_default(),
-            }));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params.continue_token = Some(token),
-                None => return Ok(objects),
+            let page = retrying(|| api.list(&query)).await.map_err(unlisted)?;
+            for item in page.items {
+                objects.push(Listed::of(&*api.decode(item).map_err(unlisted)?));
+            }
+            query.after = page.next;
+            if query.after.is_none() {
+                return Ok(objects);
             }
         }
     }
@@ -202,7 +209,8 @@ impl Cluster {
             ticks.tick().await;
             Some((object, (objects, ticks)))
         });
-        let mut results = std::pin::pin!(paced.map(|object| self.rewrite(kind, object)).buffer_unordered(PARALLEL));
+        let api = &self.metadata(kind);
+        let mut results = std::pin::pin!(paced.map(|object| self.rewrite(api, object)).buffer_unordered(PARALLEL));
         let (mut done, mut changed, mut failures) = (0, 0, Vec::new());
         let mut reported = Instant::now();
         while let Some(result) = results.next().await {
@@ -221,26 +229,23 @@ impl Cluster {
         if failures.is_empty() { Ok(changed) } else { Err(failure_of(resource, &failures, all)) }
     }
 
-    async fn rewrite(&self, kind: Kind, object: Listed) -> Rewritten {
-        let resource = Self::resource(kind, self.to);
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &object.namespace, &resource);
-        let identity = json!({"metadata": {"uid": object.uid, "resourceVersion": object.version}});
-        let patch = Patch::Merge(&identity);
-        let params = PatchParams::default();
+    async fn rewrite(&self, api: &ApiServer<Metadata>, object: Listed) -> Rewritten {
+        let Listed { target: Target { key, uid }, version } = object;
+        let identity = Patch::Merge(json!({})).guarded_by(Some(&version)).bound_to(&uid);
         let failed = |error: &ApiError| {
             let cause = Cause::of(error);
             if cause == Cause::Server {
                 self.has_given_up.store(true, Ordering::Relaxed);
             }
-            Rewritten::Failed(cause, format!("{}/{}: {error}", object.namespace, object.name))
+            Rewritten::Failed(cause, format!("{key}: {error}"))
         };
-        match retrying_for(self.retry_for(), || api.patch_metadata(&object.name, &params, &patch)).await {
-            Ok(written) if written.metadata.resource_version.as_ref() == Some(&object.version) => Rewritten::NotNeeded,
+        match retrying_for(self.retry_for(), || api.patch(&key, Part::Main, &identity)).await {
+            Ok(written) if written.metadata.resource_version.as_ref() == Some(&version) => Rewritten::NotNeeded,
             Ok(_) => Rewritten::Yes,
             Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::Invalid(_))) => {
                 // Only a live read proves that the object is gone, or was written since it was listed. A gateway before the
                 // API server can answer with these codes too.
-                match after_refusal(&object.uid, &object.version, &self.live(&api, &object.name).await) {
+                match after_refusal(&uid, &version, &self.live(api, &key).await) {
                     Verdict::NotNeeded => Rewritten::NotNeeded,
                     Verdict::Refused => failed(&error),
                     Verdict::Unknown(error) => failed(&error),
@@ -251,18 +256,13 @@ impl Cluster {
     }
 
     /// The current state of the object.
-    async fn live(&self, api: &Api<DynamicObject>, name: &str) -> Live {
-        let read = retrying_for(self.retry_for(), async || match api.get_metadata(name).await {
-            Ok(object) => Ok(Some(object.metadata)),
-            Err(kube::Error::Api(status)) if proves_absence(&status, name) => Ok(None),
-            Err(error) => Err(error),
-        });
-        match read.await {
-            Ok(None) => Live::Gone,
-            Ok(Some(metadata)) => Live::There {
-                uid: metadata.uid.unwrap_or_default(),
-                version: metadata.resource_version.unwrap_or_default(),
-            },
+    async fn live(&self, api: &ApiServer<Metadata>, key: &ObjectKey) -> Live {
+        match retrying_for(self.retry_for(), || api.read(key)).await {
+            Ok(object) => {
+                let Listed { target, version } = Listed::of(&object);
+                Live::There { uid: target.uid, version }
+            }
+            Err(ApiError::NotFound(_)) => Live::Gone,
             Err(error) => Live::Unknown(error),
         }
     }
@@ -281,10 +281,8 @@ impl Cluster {
                 "{name}: the storage version was changed during the migration; run the same command again"
             )));
         };
-        let patch: json_patch::Patch = serde_json::from_value(patch).map_err(Failure::run)?;
-        let (api, params, patch) = (self.definitions(), PatchParams::default(), Patch::Json::<()>(patch));
-        match retrying(|| api.patch_status(&name, &params, &patch)).await {
-            Ok(_) => Ok(()),
+        match self.patch(kind, Part::Status, patch).await {
+            Ok(()) => Ok(()),
             // An earlier try succeeded, but its answer was lost.
             Err(ApiError::Invalid(_)) if next_step(&self.definition(kind).await?, self.to) == Ok(Step::Done) => Ok(()),
             Err(error) => Err(refused(&format!("{name} (status)"), "change", &error)),
@@ -296,24 +294,21 @@ impl Cluster {
 /// change only the stored form or fail when they are applied twice.
 async fn retrying<T, F>(call: impl FnMut() -> F) -> Result<T, ApiError>
 where
-    F: Future<Output = kube::Result<T>>,
+    F: Future<Output = Result<T, ApiError>>,
 {
     retrying_for(RETRY_FOR, call).await
 }
 
 async fn retrying_for<T, F>(limit: Duration, mut call: impl FnMut() -> F) -> Result<T, ApiError>
 where
-    F: Future<Output = kube::Result<T>>,
+    F: Future<Output = Result<T, ApiError>>,
 {
     let deadline = Instant::now() + limit;
     let mut wait = Duration::from_millis(250);
     loop {
-        let error = match call().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => ApiError::from(error),
-        };
-        if !is_temporary(&error) || Instant::now() + wait >= deadline {
-            return Err(error);
+        match call().await {
+            Err(error) if error.is_temporary() && Instant::now() + wait < deadline => {}
+            answer => return answer,
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(Duration::from_secs(10));
@@ -345,8 +340,8 @@ mod tests {
 
     use super::*;
 
-    fn answered(code: u16) -> kube::Error {
-        kube::Error::Api(kube::core::Status { code, ..kube::core::Status::default() }.boxed())
+    fn answered(code: u16) -> ApiError {
+        kube::Error::Api(kube::core::Status { code, ..kube::core::Status::default() }.boxed()).into()
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,6 @@
 //! What follows from a refused rewrite, and the advice to the user. Pure functions.
 
 use controller_runtime::error::ApiError;
-use kube::core::Status;
 
 /// The cause of a failed rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,23 +24,11 @@ impl Cause {
             | ApiError::Forbidden(_)
             | ApiError::DisruptionBudget(_)
             | ApiError::NotLeading(_)
+            | ApiError::Unreadable(_)
             | ApiError::Other(_) => Self::Caller,
             _ => Self::Server,
         }
     }
-}
-
-/// Whether the next try may succeed, because the API server or the converter may be away for a moment only. kube-apiserver answers 500
-/// when it can't reach the conversion webhook.
-pub(super) const fn is_temporary(error: &ApiError) -> bool {
-    matches!(
-        error,
-        ApiError::TooManyRequests(_)
-            | ApiError::TimedOut(_)
-            | ApiError::Unavailable(_)
-            | ApiError::ServerFault(_)
-            | ApiError::NotServed(_)
-    )
 }
 
 /// The advice for these causes. It never suggests to delete an object when a server failed.
@@ -89,16 +76,8 @@ pub(super) fn after_refusal(uid: &str, version: &str, live: &Live) -> Verdict {
     }
 }
 
-/// Whether the answer comes from the API server and says that this object does not exist.
-pub(super) fn proves_absence(status: &Status, name: &str) -> bool {
-    status.code == 404
-        && status.reason == "NotFound"
-        && status.details.as_ref().is_some_and(|details| details.name == name)
-}
-
 #[cfg(test)]
 mod tests {
-    use kube::core::response::StatusDetails;
     use rstest::rstest;
 
     use super::*;
@@ -116,30 +95,6 @@ mod tests {
         Live::Unknown(ApiError::NotFound("page".to_owned())), Verdict::Unknown(ApiError::NotFound("page".to_owned())))]
     fn a_refusal_counts_only_if_the_object_confirms_it(#[case] live: Live, #[case] expected: Verdict) {
         assert_eq!(after_refusal("u", "7", &live), expected);
-    }
-
-    #[rstest]
-    #[case::the_object(404, "NotFound", Some("m"), true)]
-    #[case::another_object(404, "NotFound", Some("other"), false)]
-    #[case::the_kind_is_gone(404, "NotFound", None, false)]
-    #[case::a_page_of_a_gateway(404, "", None, false)]
-    #[case::another_code(410, "NotFound", Some("m"), false)]
-    fn only_the_objects_name_in_the_answer_proves_absence(
-        #[case] code: u16,
-        #[case] reason: &str,
-        #[case] name: Option<&str>,
-        #[case] expected: bool,
-    ) {
-        let details = name.map(|name| StatusDetails {
-            name: name.to_owned(),
-            group: String::new(),
-            kind: "machines".to_owned(),
-            uid: String::new(),
-            causes: Vec::new(),
-            retry_after_seconds: 0,
-        });
-        let status = Status { code, reason: reason.to_owned(), details, ..Status::default() };
-        assert_eq!(proves_absence(&status, "m"), expected);
     }
 
     #[rstest]
@@ -162,8 +117,8 @@ mod tests {
             ApiError::Unavailable(String::new()),
             ApiError::TooManyRequests(None),
         ];
-        assert!(server.iter().all(|error| is_temporary(error) && Cause::of(error) == Cause::Server));
+        assert!(server.iter().all(|error| error.is_temporary() && Cause::of(error) == Cause::Server));
         let object = [ApiError::Invalid(String::new()), ApiError::TooLarge(String::new())];
-        assert!(object.iter().all(|error| !is_temporary(error) && Cause::of(error) == Cause::Object));
+        assert!(object.iter().all(|error| !error.is_temporary() && Cause::of(error) == Cause::Object));
     }
 }

@@ -1,17 +1,14 @@
 //! Carries out a plan, and checks between its actions whether a manager has started.
 
-use std::io::Write;
+use std::{io::Write, sync::Arc};
 
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
-use kube::{
-    Api, Client,
-    api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions},
-};
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use kube::{Client, api::DynamicObject};
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
-    inventory::{Found, LEASE, LEASES, Place, definition_of},
+    inventory::{Found, LEASE_NAMES, Place, definition_of},
     plan::{Action, is_in_target},
 };
 use crate::cli::{
@@ -19,7 +16,12 @@ use crate::cli::{
     lease_watch::{self, Held, LeaseState, READ_PERIOD},
     migrate_storage::definition::place as place_of,
 };
-use controller_runtime::error::ApiError;
+use controller_runtime::{
+    error::ApiError,
+    key::Target,
+    objects::{ApiServer, DeleteHow, ObjectApi, Part, Patch},
+    preflight::is_allowed,
+};
 use machine_api::{kind::ApiVersion, names};
 
 /// How often the removal of a finalizer is tried when the object changes meanwhile.
@@ -35,11 +37,6 @@ pub(super) struct Clusters {
 impl Clusters {
     fn of(&self, action: &Action) -> &Client {
         if is_in_target(action) { self.target.as_ref().unwrap_or(&self.control) } else { &self.control }
-    }
-
-    fn api(&self, action: &Action) -> Api<DynamicObject> {
-        let found = action.found();
-        found.resource.api(self.of(action), found.namespace())
     }
 
     /// The missing rights of the user of the kubeconfigs, as text.
@@ -58,12 +55,8 @@ impl Clusters {
                 name: Some(found.name().to_owned()),
                 ..ResourceAttributes::default()
             };
-            let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
-            let review = SelfSubjectAccessReview { spec, ..Default::default() };
-            let reviews: Api<SelfSubjectAccessReview> = Api::all(self.of(action).clone());
-            let answer = reviews.create(&PostParams::default(), &review).await.map_err(ApiError::from);
-            let answer = answer.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask for my rights: {error}")))?;
-            if !answer.status.is_some_and(|status| status.allowed) {
+            let answer = is_allowed(self.of(action), attributes).await;
+            if !answer.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask for my rights: {error}")))? {
                 let place =
                     found.namespace().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
                 missing.push(format!("{} {}{place}", action.verb(), found.resource.plural));
@@ -86,9 +79,9 @@ impl Clusters {
             if let Some(sentinel) = sentinel {
                 sentinel.is_alone().await?;
             }
-            let (what, api) = (action.text(), self.api(&action));
+            let (what, api) = (action.text(), action.found().resource.api(self.of(&action)));
             let done = match action {
-                Action::Delete(found) => delete(&api, &found).await,
+                Action::Delete(found) => api.delete(&Target::of(&found.object), DeleteHow::default()).await.map(drop),
                 Action::Unserve(found) => unserve(&api, &found).await,
                 Action::Release(found, finalizer) => remove_finalizer(&api, found.object, finalizer).await,
             };
@@ -107,7 +100,8 @@ impl Clusters {
 
 /// Detects a manager that starts during the uninstallation.
 pub(super) struct Sentinel {
-    leases: Api<DynamicObject>,
+    client: Client,
+    namespace: String,
     /// The Leases while no manager was running.
     known: Vec<Option<Held>>,
     checked: Instant,
@@ -119,14 +113,16 @@ impl Sentinel {
     /// # Errors
     /// When a Lease can't be read.
     pub(super) async fn watch(client: &Client, place: &Place) -> Result<(Self, Vec<LeaseState>), Failure> {
-        let leases = LEASE.api(client, Some(&place.namespace));
-        let watched = futures::future::try_join_all(LEASES.map(|name| lease_watch::watch(&leases, name))).await;
+        let (client, namespace) = (client.clone(), place.namespace.clone());
+        let watches = LEASE_NAMES.map(|name| lease_watch::watch(&client, &namespace, name));
+        let watched = futures::future::try_join_all(watches).await;
         let states = watched.map_err(|error| unreadable(&error))?;
         let known = states.iter().map(|state| match state {
             LeaseState::NotRenewed { held, .. } | LeaseState::Unproven { held, .. } => Some(held.clone()),
             LeaseState::Free | LeaseState::Renewed { .. } => None,
         });
-        Ok((Self { leases, known: known.collect(), checked: Instant::now() }, states))
+        let known = known.collect();
+        Ok((Self { client, namespace, known, checked: Instant::now() }, states))
     }
 
     /// Checks the Leases again, at most once a second. A manager that acquires a Lease makes its first write later than that.
@@ -134,8 +130,9 @@ impl Sentinel {
         if self.checked.elapsed() < READ_PERIOD {
             return Ok(());
         }
-        for (name, known) in LEASES.iter().zip(&self.known) {
-            let now = lease_watch::read_held(&self.leases, name).await.map_err(|error| unreadable(&error))?;
+        for (name, known) in LEASE_NAMES.iter().zip(&self.known) {
+            let now = lease_watch::read_held(&self.client, &self.namespace, name).await;
+            let now = now.map_err(|error| unreadable(&error))?;
             if let Some(held) = now.filter(|now| Some(now) != known.as_ref()) {
                 return Err(Failure::Input(format!(
                     "a manager has begun to run meanwhile: {} holds Lease {name}; stop it, then run this command again for \
@@ -153,29 +150,21 @@ fn unreadable(error: &ApiError) -> Failure {
     Failure::run(anyhow::anyhow!("cannot read the Leases, so that a running manager could not be detected: {error}"))
 }
 
-async fn delete(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
-    let preconditions = Preconditions { uid: found.object.metadata.uid.clone(), resource_version: None };
-    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    api.delete(found.name(), &params).await?;
-    Ok(())
-}
-
 /// The definition may have changed since it was read, while the command waited for the confirmation. If a migration has ended meanwhile,
 /// the patch must fail, since nothing could read its objects any more.
-async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError> {
+async fn unserve(api: &ApiServer<DynamicObject>, found: &Found) -> Result<(), ApiError> {
     let definition = definition_of(&found.object);
     let place = place_of(&definition, ApiVersion::V1beta1).unwrap_or_default();
     let stored_as_planned = "/status/storedVersions";
-    let patch = json!([
-        {"op": "test", "path": "/metadata/uid", "value": found.object.metadata.uid},
-        {"op": "test", "path": stored_as_planned, "value": definition.pointer(stored_as_planned)},
-        {"op": "test", "path": "/spec/conversion", "value": definition["spec"]["conversion"]},
-        {"op": "test", "path": format!("/spec/versions/{place}/name"), "value": names::V1BETA1},
-        {"op": "replace", "path": format!("/spec/versions/{place}/served"), "value": false},
-        {"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}},
+    let patch = Patch::Json(vec![
+        json!({"op": "test", "path": stored_as_planned, "value": definition.pointer(stored_as_planned)}),
+        json!({"op": "test", "path": "/spec/conversion", "value": definition["spec"]["conversion"]}),
+        json!({"op": "test", "path": format!("/spec/versions/{place}/name"), "value": names::V1BETA1}),
+        json!({"op": "replace", "path": format!("/spec/versions/{place}/served"), "value": false}),
+        json!({"op": "replace", "path": "/spec/conversion", "value": {"strategy": "None"}}),
     ]);
-    let patch: json_patch::Patch = serde_json::from_value(patch).map_err(|error| ApiError::Other(error.to_string()))?;
-    match api.patch(found.name(), &PatchParams::default(), &Patch::Json::<()>(patch)).await.map_err(ApiError::from) {
+    let Target { key, uid } = Target::of(&found.object);
+    match api.patch(&key, Part::Main, &patch.bound_to(&uid)).await {
         Ok(_) => Ok(()),
         Err(ApiError::Invalid(why)) => Err(ApiError::Conflict(format!(
             "it may have changed since this command read it, and was left as it is: {why}"
@@ -185,35 +174,31 @@ async fn unserve(api: &Api<DynamicObject>, found: &Found) -> Result<(), ApiError
 }
 
 /// Removes our finalizer. After a conflict it tries again with the current version, if it is still the same object.
-async fn remove_finalizer(api: &Api<DynamicObject>, mut object: DynamicObject, ours: &str) -> Result<(), ApiError> {
-    let name = object.metadata.name.clone().unwrap_or_default();
+async fn remove_finalizer(api: &ApiServer<DynamicObject>, object: DynamicObject, ours: &str) -> Result<(), ApiError> {
+    let Target { key, uid } = Target::of(&object);
+    let mut object = Arc::new(object);
     for _ in 0..TRIES {
-        let mut remaining = object.metadata.finalizers.clone().unwrap_or_default();
-        remaining.retain(|finalizer| finalizer != ours);
-        let patch = json!({"metadata": {
-            "uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version, "finalizers": remaining,
-        }});
-        match api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(ApiError::from) {
+        let metadata = &object.metadata;
+        let remaining: Vec<&String> = metadata.finalizers.iter().flatten().filter(|other| *other != ours).collect();
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": remaining}}));
+        let patch = patch.guarded_by(metadata.resource_version.as_deref()).bound_to(&uid);
+        match api.patch(&key, Part::Main, &patch).await {
             Ok(_) => return Ok(()),
             Err(ApiError::Conflict(_)) => {
-                let now = api.get(&name).await?;
-                if now.metadata.uid != object.metadata.uid {
-                    return Err(ApiError::NotFound(format!("{name} is another object now")));
+                object = api.read(&key).await?;
+                if Target::of(&*object).uid != uid {
+                    return Err(ApiError::NotFound(format!("{key} is another object now")));
                 }
-                object = now;
             }
             Err(error) => return Err(error),
         }
     }
-    Err(ApiError::Conflict(format!("{name} is being changed all the time; stop the client that does it")))
+    Err(ApiError::Conflict(format!("{key} is being changed all the time; stop the client that does it")))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        convert::Infallible,
-        sync::{Arc, Mutex},
-    };
+    use std::{convert::Infallible, sync::Mutex};
 
     use axum::body::Body;
     use http::{Method, Request, Response};
@@ -222,7 +207,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::cli::uninstall::inventory::{DEFINITIONS, Resource};
+    use crate::cli::cluster_objects::{DEFINITIONS, Resource};
     use machine_api::names::finalizer;
 
     /// An API server with a machine in its second version, and the patches that it received.
@@ -292,7 +277,7 @@ mod tests {
     #[tokio::test]
     async fn only_an_unchanged_definition_loses_its_converter(#[case] now: Value, #[case] goes: bool) {
         let (client, stored) = patching(now.clone());
-        let api = DEFINITIONS.api(&client, None);
+        let api = DEFINITIONS.api(&client);
         let read = serde_json::from_value(definition(&["v1alpha1"], "YQ==")).unwrap();
         let found = Found { resource: DEFINITIONS, object: read };
         let done = unserve(&api, &found).await;
@@ -322,7 +307,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_planned_object_loses_its_finalizer(#[case] uid: &'static str, #[case] goes: bool) {
         let (client, patches) = server(uid);
-        let api = Resource::of_kind(machine_api::kind::Kind::Machine).api(&client, Some("mcm"));
+        let api = Resource::of_kind(machine_api::kind::Kind::Machine).api(&client);
         let planned: DynamicObject = serde_json::from_value(machine("u1", "1")).unwrap();
         let done = remove_finalizer(&api, planned, finalizer::MACHINE).await;
         assert_eq!((done.is_ok(), done.is_err_and(|error| error.is_not_found())), (goes, !goes));

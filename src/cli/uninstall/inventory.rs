@@ -2,11 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use controller_runtime::error::ApiError;
-use kube::{
-    Api, Client,
-    api::{DynamicObject, ListParams},
-};
+use controller_runtime::objects::ListQuery;
+use kube::{Client, api::DynamicObject};
 use machine_api::{
     kind::{ApiVersion, Kind},
     names::{self, finalizer},
@@ -15,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cli::{
     Failure,
-    cluster_objects::{get, list, of},
+    cluster_objects::{API_SERVICES, DEFINITIONS, LEASES, MUTATING, Resource, SECRETS, VALIDATING, v1},
     lease_watch::Held,
     manifests::guard::guard_name,
     migrate_storage::definition::{is, name_of},
@@ -25,67 +22,33 @@ use crate::cli::{
 /// The label of all objects of the manifests.
 const APP_LABEL: &str = "app.kubernetes.io/name";
 /// Both Leases.
-pub(super) const LEASES: [&str; 2] = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER];
-const WEBHOOKS: &str = "admissionregistration.k8s.io";
+pub(super) const LEASE_NAMES: [&str; 2] = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER];
 const RBAC: &str = "rbac.authorization.k8s.io";
 const FLOWS: &str = "flowcontrol.apiserver.k8s.io";
 
-/// A resource of an API.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Resource {
-    pub(super) group: &'static str,
-    pub(super) version: &'static str,
-    pub(super) kind: &'static str,
-    pub(super) plural: &'static str,
-}
-
-const fn resource(group: &'static str, version: &'static str, kind: &'static str, plural: &'static str) -> Resource {
-    Resource { group, version, kind, plural }
-}
-
-impl Resource {
-    pub(super) fn api(self, client: &Client, namespace: Option<&str>) -> Api<DynamicObject> {
-        of(client, namespace, self.group, self.version, self.kind, self.plural)
-    }
-
-    pub(super) const fn of_kind(kind: Kind) -> Self {
-        resource(names::GROUP, names::V1ALPHA1, kind.as_str(), kind.plural())
-    }
-}
-
-pub(super) const SECRETS: Resource = resource("", "v1", "Secret", "secrets");
-pub(super) const NODES: Resource = resource("", "v1", "Node", "nodes");
-pub(super) const LEASE: Resource = resource("coordination.k8s.io", "v1", "Lease", "leases");
-pub(super) const DEFINITIONS: Resource =
-    resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
-pub(super) const VIEWS: Resource = resource("apiregistration.k8s.io", "v1", "APIService", "apiservices");
-pub(super) const MUTATING: Resource =
-    resource(WEBHOOKS, "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations");
-const VALIDATING: Resource =
-    resource(WEBHOOKS, "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations");
-pub(super) const POLICIES: Resource =
-    resource(WEBHOOKS, "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies");
+pub(super) const NODES: Resource = v1("", "Node", "nodes");
+pub(super) const POLICIES: Resource = v1(MUTATING.group, "ValidatingAdmissionPolicy", "validatingadmissionpolicies");
 pub(super) const BINDINGS: Resource =
-    resource(WEBHOOKS, "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
-const DEPLOYMENTS: Resource = resource("apps", "v1", "Deployment", "deployments");
-const SERVICE_ACCOUNTS: Resource = resource("", "v1", "ServiceAccount", "serviceaccounts");
-const CONFIG_MAPS: Resource = resource("", "v1", "ConfigMap", "configmaps");
-const ENDPOINTS: Resource = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    v1(MUTATING.group, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
+const DEPLOYMENTS: Resource = v1("apps", "Deployment", "deployments");
+const SERVICE_ACCOUNTS: Resource = v1("", "ServiceAccount", "serviceaccounts");
+const CONFIG_MAPS: Resource = v1("", "ConfigMap", "configmaps");
+const ENDPOINTS: Resource = v1("discovery.k8s.io", "EndpointSlice", "endpointslices");
 
 /// Objects that the command lists but does not remove, in the namespace of the Service.
 const REMAINING_IN_THE_SERVICE_NAMESPACE: [Resource; 4] = [
     DEPLOYMENTS,
     SERVICE_ACCOUNTS,
-    resource("", "v1", "Service", "services"),
-    resource("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    v1("", "Service", "services"),
+    v1("policy", "PodDisruptionBudget", "poddisruptionbudgets"),
 ];
 const REMAINING_ANYWHERE: [Resource; 6] = [
-    resource(RBAC, "v1", "Role", "roles"),
-    resource(RBAC, "v1", "RoleBinding", "rolebindings"),
-    resource(RBAC, "v1", "ClusterRole", "clusterroles"),
-    resource(RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings"),
-    resource(FLOWS, "v1", "FlowSchema", "flowschemas"),
-    resource(FLOWS, "v1", "PriorityLevelConfiguration", "prioritylevelconfigurations"),
+    v1(RBAC, "Role", "roles"),
+    v1(RBAC, "RoleBinding", "rolebindings"),
+    v1(RBAC, "ClusterRole", "clusterroles"),
+    v1(RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    v1(FLOWS, "FlowSchema", "flowschemas"),
+    v1(FLOWS, "PriorityLevelConfiguration", "prioritylevelconfigurations"),
 ];
 
 /// The manager that is uninstalled.
@@ -158,21 +121,14 @@ impl Inventory {
         let mut read = Self::default();
         read.registrations(client, place).await?;
         for kind in Kind::ALL {
-            for object in list(&Resource::of_kind(kind).api(client, Some(&place.namespace))).await? {
-                read.objects.push(Found { resource: Resource::of_kind(kind), object });
-            }
+            read.objects.extend(all(client, Resource::of_kind(kind), &place.namespace).await?);
         }
-        for object in list(&SECRETS.api(client, Some(&place.namespace))).await? {
-            let secret = Found { resource: SECRETS, object };
-            if secret.has_finalizer(finalizer::SECRET) {
-                read.secrets.push(secret);
-            }
-        }
+        read.secrets = all(client, SECRETS, &place.namespace).await?;
+        read.secrets.retain(|secret| secret.has_finalizer(finalizer::SECRET));
         if let Some(target) = target {
-            let nodes = list(&NODES.api(target, None)).await?;
-            read.nodes = Some(nodes.into_iter().map(|object| Found { resource: NODES, object }).collect());
+            read.nodes = Some(all(target, NODES, "").await?);
         }
-        let certificate = get(&SECRETS.api(client, Some(&place.service_namespace)), names::CERTIFICATE_SECRET).await?;
+        let certificate = SECRETS.get(client, &place.service_namespace, names::CERTIFICATE_SECRET).await?;
         read.certificate = certificate.map(|object| Found { resource: SECRETS, object });
         read.managers(client, place).await?;
         read.list_remaining(client, place).await;
@@ -185,7 +141,7 @@ impl Inventory {
         let mut wanted: Vec<(Resource, String)> = Vec::new();
         if shared {
             // The registration goes first: without a manager it would block the deletion of every namespace.
-            wanted.push((VIEWS, names::API_SERVICE.to_owned()));
+            wanted.push((API_SERVICES, names::API_SERVICE.to_owned()));
         }
         wanted.extend([MUTATING, VALIDATING].map(|resource| (resource, configuration.clone())));
         // The policies go too: without the webhooks that set defaults, they would refuse incomplete objects.
@@ -193,18 +149,18 @@ impl Inventory {
             wanted.extend([BINDINGS, POLICIES].map(|resource| (resource, format!("{configuration}-{suffix}"))));
         }
         for (resource, name) in wanted {
-            if let Some(object) = get(&resource.api(client, None), &name).await? {
-                self.registrations.push(Found { resource, object });
-            }
+            let object = resource.get(client, "", &name).await?;
+            self.registrations.extend(object.map(|object| Found { resource, object }));
         }
         for resource in [BINDINGS, POLICIES] {
-            let guard = get(&resource.api(client, None), &guard_name()).await?.filter(|_| shared);
+            let guard = resource.get(client, "", &guard_name()).await?.filter(|_| shared);
             self.guard.extend(guard.map(|object| Found { resource, object }));
         }
         // An API server creates APIServices for its own groups. Ours names a Service.
-        self.registrations.retain(|found| found.resource != VIEWS || found.object.data["spec"]["service"].is_object());
+        self.registrations
+            .retain(|found| found.resource != API_SERVICES || found.object.data["spec"]["service"].is_object());
         for kind in Kind::ALL.into_iter().filter(|_| shared) {
-            let Some(object) = get(&DEFINITIONS.api(client, None), &name_of(kind)).await? else { continue };
+            let Some(object) = DEFINITIONS.get(client, "", &name_of(kind)).await? else { continue };
             let definition = definition_of(&object);
             if is(&definition, ApiVersion::V1beta1, "served") {
                 self.definitions.push(Found { resource: DEFINITIONS, object });
@@ -217,11 +173,9 @@ impl Inventory {
 
     /// Finds the managers of this namespace and of others.
     async fn managers(&mut self, client: &Client, place: &Place) -> Result<(), Failure> {
-        for name in LEASES {
-            let by_name = ListParams::default().fields(&format!("metadata.name={name}"));
-            let all = LEASE.api(client, None).list(&by_name).await;
-            let all = all.map_err(|error| Failure::run(anyhow::anyhow!("cannot list Leases {name}: {error}")))?;
-            for lease in all {
+        for name in LEASE_NAMES {
+            let by_name = ListQuery { fields: Some(format!("metadata.name={name}")), ..ListQuery::default() };
+            for lease in LEASES.list(client, by_name).await? {
                 let namespace = lease.metadata.namespace.unwrap_or_default();
                 if namespace == place.namespace {
                     self.is_installed = true;
@@ -242,21 +196,21 @@ impl Inventory {
     /// Lists the objects that remain. An error is only noted, because nothing depends on them.
     async fn list_remaining(&mut self, client: &Client, place: &Place) {
         let app = format!("{APP_LABEL}={}", names::WEBHOOK_CONFIGURATION);
-        let home = Some(place.service_namespace.as_str());
-        let mut places: Vec<(Resource, Option<&str>, &str)> = Vec::new();
+        let home = place.service_namespace.as_str();
+        let mut places: Vec<(Resource, &str, &str)> = Vec::new();
         places.extend(REMAINING_IN_THE_SERVICE_NAMESPACE.map(|resource| (resource, home, app.as_str())));
-        places.push((LEASE, Some(&place.namespace), ""));
-        places.push((CONFIG_MAPS, Some(&place.namespace), names::label::SIMULATION_STATE));
-        places.extend(REMAINING_ANYWHERE.map(|resource| (resource, None, app.as_str())));
+        places.push((LEASES, &place.namespace, ""));
+        places.push((CONFIG_MAPS, &place.namespace, names::label::SIMULATION_STATE));
+        places.extend(REMAINING_ANYWHERE.map(|resource| (resource, "", app.as_str())));
         for (resource, namespace, label) in places {
-            let params = ListParams::default().labels(label);
-            let Ok(found) = resource.api(client, namespace).list(&params).await else {
+            let query = ListQuery { selector: Some(label.to_owned()), ..ListQuery::within(namespace) };
+            let Ok(found) = resource.list(client, query).await else {
                 self.remaining.push((resource.kind, vec!["(could not be listed)".to_owned()]));
                 continue;
             };
             let left = |object: &DynamicObject| match resource {
-                LEASE => object.metadata.name.as_deref().is_some_and(|name| LEASES.contains(&name)),
-                _ => namespace.is_some() || belongs_here(object, place),
+                LEASES => object.metadata.name.as_deref().is_some_and(|name| LEASE_NAMES.contains(&name)),
+                _ => !namespace.is_empty() || belongs_here(object, place),
             };
             let names: Vec<String> = found.iter().filter(|object| left(object)).map(full_name).collect();
             if !names.is_empty() {
@@ -266,11 +220,16 @@ impl Inventory {
     }
 }
 
+/// All objects of a resource in a namespace. An empty namespace means all.
+async fn all(client: &Client, resource: Resource, namespace: &str) -> Result<Vec<Found>, Failure> {
+    let objects = resource.list(client, ListQuery::within(namespace)).await?;
+    Ok(objects.into_iter().map(|object| Found { resource, object }).collect())
+}
+
 /// Whether a namespace has a service account or a certificate for the pods of a manager.
 async fn runs_in(client: &Client, namespace: &str) -> Result<bool, Failure> {
-    let namespace = Some(namespace);
-    let account = get(&SERVICE_ACCOUNTS.api(client, namespace), names::WEBHOOK_CONFIGURATION).await?;
-    Ok(account.is_some() || get(&SECRETS.api(client, namespace), names::CERTIFICATE_SECRET).await?.is_some())
+    let account = SERVICE_ACCOUNTS.get(client, namespace, names::WEBHOOK_CONFIGURATION).await?;
+    Ok(account.is_some() || SECRETS.get(client, namespace, names::CERTIFICATE_SECRET).await?.is_some())
 }
 
 /// Signs of a running manager other than a Lease. A manager without leader election has no Lease.
@@ -280,29 +239,20 @@ async fn runs_in(client: &Client, namespace: &str) -> Result<bool, Failure> {
 pub(super) async fn workloads(client: &Client, place: &Place) -> Result<Vec<String>, Failure> {
     let (home, name) = (place.service_namespace.as_str(), names::WEBHOOK_CONFIGURATION);
     let mut workloads = Vec::new();
-    if let Some(deployment) = get(&DEPLOYMENTS.api(client, Some(home)), name).await? {
+    if let Some(deployment) = DEPLOYMENTS.get(client, home, name).await? {
         let replicas = |part: &str| deployment.data[part]["replicas"].as_u64().unwrap_or_default();
         let replicas = replicas("spec").max(replicas("status"));
         if replicas > 0 {
             workloads.push(format!("Deployment {home}/{name} has {replicas} replicas"));
         }
     }
-    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={name}"));
-    let slices = ENDPOINTS.api(client, Some(home)).list(&of_service).await;
+    let of_service =
+        ListQuery { selector: Some(format!("kubernetes.io/service-name={name}")), ..ListQuery::within(home) };
     let is_ready = |slice: &DynamicObject| {
         slice.data["endpoints"].as_array().into_iter().flatten().any(|one| one["conditions"]["ready"] == true)
     };
-    match slices {
-        Ok(slices) if slices.iter().any(is_ready) => {
-            workloads.push(format!("Service {home}/{name} has a ready endpoint"));
-        }
-        Ok(_) => {}
-        // The kind does not exist.
-        Err(kube::Error::Api(status)) if status.code == 404 => {}
-        Err(error) => {
-            let error = ApiError::from(error);
-            return Err(Failure::run(anyhow::anyhow!("cannot list EndpointSlices of {home}: {error}")));
-        }
+    if ENDPOINTS.list(client, of_service).await?.iter().any(is_ready) {
+        workloads.push(format!("Service {home}/{name} has a ready endpoint"));
     }
     Ok(workloads)
 }

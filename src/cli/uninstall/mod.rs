@@ -20,7 +20,7 @@ use kube::Client;
 
 use self::{
     act::{Clusters, Sentinel},
-    inventory::{Inventory, LEASES, Place, workloads},
+    inventory::{Inventory, LEASE_NAMES, Place, workloads},
     plan::{NodesIn, Plan, plan, rights, some},
 };
 use super::{
@@ -164,7 +164,7 @@ fn print(todo: &Plan, args: &UninstallArgs, out: &mut dyn Write) -> Result<(), F
 /// A message about a running manager, or about one that may run. `force` does not override a Lease that is renewed.
 fn running(states: &[LeaseState], workloads: &[String], force: bool) -> Option<String> {
     let mut suspected = Vec::new();
-    for (name, state) in LEASES.iter().zip(states) {
+    for (name, state) in LEASE_NAMES.iter().zip(states) {
         match state {
             LeaseState::Free => {}
             LeaseState::Renewed { holder } => {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::inventory::{BINDINGS, Found, Inventory, NODES, POLICIES, Place, VIEWS, definition_of};
-use crate::cli::webhook_scope::WebhookScope;
+use super::inventory::{BINDINGS, Found, Inventory, NODES, POLICIES, Place, definition_of};
+use crate::cli::{cluster_objects::API_SERVICES, webhook_scope::WebhookScope};
 use machine_api::{
     kind::Kind,
     names::{self, finalizer, label},
@@ -196,7 +196,7 @@ fn is_machine(found: &Found) -> bool {
 fn of_another(found: &Found, inventory: &Inventory, place: &Place) -> Option<String> {
     let data = &found.object.data;
     let why = match found.resource {
-        VIEWS => called_elsewhere(&data["spec"], inventory, place),
+        API_SERVICES => called_elsewhere(&data["spec"], inventory, place),
         POLICIES => exempts_another(data, place),
         // A binding belongs to the manager of its policy.
         BINDINGS => inventory

@@ -2,11 +2,11 @@ use kube::api::DynamicObject;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::{
-    super::inventory::{DEFINITIONS, MUTATING, Resource},
-    *,
+use super::*;
+use crate::cli::{
+    cluster_objects::{DEFINITIONS, MUTATING, Resource, SECRETS},
+    webhook_scope::WebhookScope,
 };
-use crate::cli::webhook_scope::WebhookScope;
 
 fn place(namespace: &str) -> Place {
     Place { namespace: namespace.to_owned(), service_namespace: namespace.to_owned(), scope: WebhookScope::Cluster }
@@ -37,7 +37,7 @@ fn node(name: &str) -> Found {
 
 fn certificate(bundle: &str) -> Found {
     let metadata = json!({"name": "certs", "namespace": "mcm"});
-    found(super::super::inventory::SECRETS, json!({"metadata": metadata, "data": {"ca.crt": bundle}}))
+    found(SECRETS, json!({"metadata": metadata, "data": {"ca.crt": bundle}}))
 }
 
 fn texts(actions: &[Action]) -> Vec<String> {

@@ -151,7 +151,7 @@ mod tests {
         super::headers::{Bearer, bearer},
         *,
     };
-    use crate::extension::reviews::ReviewError;
+    use controller_runtime::error::ApiError;
 
     #[rstest]
     #[case::known(json!({"authenticated": true, "user": {"username": "a", "groups": ["g"]}}), &[], Some("a"))]
@@ -179,7 +179,7 @@ mod tests {
 
     #[async_trait]
     impl Reviews for Registry {
-        async fn review(&self, _: &'static str, body: &Value) -> Result<Value, ReviewError> {
+        async fn review(&self, _: &'static str, body: &Value) -> Result<Value, ApiError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             let name = body["spec"]["token"].as_str().unwrap().strip_prefix("good-");
             let known = name.filter(|_| !self.revoked.load(Ordering::SeqCst));

@@ -1,4 +1,6 @@
 //! Keeps [`AuthConfig`] equal to the `ConfigMap`: watches this one object, and reads it once a minute too.
+//!
+//! The watch is kube's own: the watches of the controllers keep stores of all objects of a kind, and this process may read one.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::config::{AuthConfig, Complaint};
 use crate::extension::reachability::Reachability;
+use controller_runtime::{error::ApiError, objects::call};
 use mcm_metrics::{AuthConfigPart, Metrics};
 
 /// Namespace of the `ConfigMap` with the trust configuration for extension API servers.
@@ -46,26 +49,26 @@ impl ConfigWatcher {
         let mut events = watch_object(api.clone(), NAME).default_backoff().boxed();
         let mut period = tokio::time::interval(PERIOD);
         let mut reported = Vec::new();
-        let mut trouble = String::new();
+        let mut is_reported = false;
         loop {
             let found = tokio::select! {
                 () = stop.cancelled() => return,
-                Some(event) = events.next() => event.map_err(|error| error.to_string()),
-                _ = period.tick() => api.get_opt(NAME).await.map_err(|error| error.to_string()),
+                Some(event) = events.next() => event.map_err(ApiError::from),
+                _ = period.tick() => call(api.get_opt(NAME)).await,
             };
             match found {
                 Ok(found) => {
                     self.reachability.confirm();
-                    trouble.clear();
+                    is_reported = false;
                     self.take(found.and_then(|found| found.data).as_ref(), &mut reported);
                 }
-                Err(why) if trouble.is_empty() => {
+                Err(why) if !is_reported => {
                     warn!(
                         "cannot read ConfigMap {NAMESPACE}/{NAME}, which says whom to believe; views stay closed or keep \
                            what they know: {why}; bind Role extension-apiserver-authentication-reader, or switch the views off \
                            with --extension-apiserver=false"
                     );
-                    trouble = why;
+                    is_reported = true;
                 }
                 Err(why) => debug!("cannot read ConfigMap {NAMESPACE}/{NAME}: {why}"),
             }

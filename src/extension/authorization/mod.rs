@@ -115,17 +115,17 @@ mod tests {
     use http::Method;
 
     use super::*;
-    use crate::extension::reviews::ReviewError;
+    use controller_runtime::error::ApiError;
 
     /// Answers with `says`, and counts the reviews.
     struct Server {
         asked: AtomicUsize,
-        says: Mutex<Result<bool, ReviewError>>,
+        says: Mutex<Result<bool, ApiError>>,
     }
 
     #[async_trait]
     impl Reviews for Server {
-        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ReviewError> {
+        async fn review(&self, _: &'static str, _: &Value) -> Result<Value, ApiError> {
             self.asked.fetch_add(1, Ordering::SeqCst);
             self.says.lock().unwrap().clone().map(|allowed| json!({"status": {"allowed": allowed}}))
         }
@@ -152,7 +152,7 @@ mod tests {
     async fn th_24_without_an_answer_nothing_is_allowed_but_what_was_and_health() {
         let (server, authorization) = authorization();
         assert_eq!(code(&authorization, &metrics()).await, 200);
-        *server.says.lock().unwrap() = Err(ReviewError::Retryable("down".to_owned()));
+        *server.says.lock().unwrap() = Err(ApiError::ServerFault("down".to_owned()));
         assert_eq!(code(&authorization, &metrics()).await, 200, "remembered");
         tokio::time::advance(Duration::from_secs(11)).await;
         assert_eq!(code(&authorization, &metrics()).await, 503);

@@ -23,12 +23,13 @@ use crate::{
         authorization::{Lifetimes, decide::OpenPaths},
         digest::Digester,
         reachability::Reachability,
-        reviews::{ReviewError, Reviews, TOKEN_REVIEWS},
+        reviews::{Reviews, TOKEN_REVIEWS},
         testing::{Pki, TestView, Usage},
     },
     server::Health,
     settings::{AuditLog, SharedAuthority},
 };
+use controller_runtime::error::ApiError;
 use kube_listener::RequestLimits;
 
 pub(super) const VIEWS: &str = "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/h/testviews";
@@ -44,10 +45,10 @@ pub(super) struct Server {
 
 #[async_trait]
 impl Reviews for Server {
-    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ReviewError> {
+    async fn review(&self, path: &'static str, body: &Value) -> Result<Value, ApiError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if *self.down.lock().unwrap() {
-            return Err(ReviewError::Final("down".to_owned()));
+            return Err(ApiError::Other("down".to_owned()));
         }
         let spec = &body["spec"];
         if path == TOKEN_REVIEWS {

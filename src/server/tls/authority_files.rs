@@ -85,11 +85,11 @@ mod tests {
         std::fs::write(&file.path, &old).unwrap();
         assert!(file.read().await.is_ok());
 
-        let (told, mut heard) = mpsc::unbounded_channel();
+        let (sender, mut receiver) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let follows = file.clone().follow(
             Duration::from_millis(1),
-            move |authorities| told.send(authorities).unwrap(),
+            move |authorities| sender.send(authorities).unwrap(),
             stop.clone(),
         );
         let follows = tokio::spawn(follows);
@@ -97,10 +97,10 @@ mod tests {
         std::fs::write(&file.path, "no certificate").unwrap();
         tokio::time::sleep(Duration::from_millis(20)).await;
         std::fs::write(&file.path, &new).unwrap();
-        let found = tokio::time::timeout(Duration::from_secs(20), heard.recv()).await.unwrap().unwrap();
+        let found = tokio::time::timeout(Duration::from_secs(20), receiver.recv()).await.unwrap().unwrap();
         assert_eq!(found, Authorities::from_pem(new.as_bytes()).unwrap());
         stop.cancel();
         follows.await.unwrap();
-        assert!(heard.recv().await.is_none(), "nothing else was handed over");
+        assert!(receiver.recv().await.is_none(), "nothing else was handed over");
     }
 }

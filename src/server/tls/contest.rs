@@ -46,7 +46,7 @@ pub(super) enum Meaning {
 
 impl Contest {
     /// Called when our bundle was replaced. Returns how long the repair waits.
-    pub(super) fn patience(&mut self, now: Instant) -> Duration {
+    pub(super) fn wait(&mut self, now: Instant) -> Duration {
         if self.is_forgotten(now) {
             return FIRST_WAIT;
         }
@@ -85,34 +85,34 @@ mod tests {
     async fn repairs_that_are_undone_wait_longer_each_time_and_are_reported_once() {
         let mut contest = Contest::default();
         let began = Instant::now();
-        let mut told = 0;
+        let mut reports = 0;
         let mut waits = Vec::new();
         for _ in 0..12 {
-            let wait = contest.patience(Instant::now());
+            let wait = contest.wait(Instant::now());
             waits.push(wait.as_secs());
             tokio::time::advance(wait).await;
-            told += u32::from(contest.repaired(Instant::now()) == Meaning::Contested);
+            reports += u32::from(contest.repaired(Instant::now()) == Meaning::Contested);
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]);
-        assert_eq!(told, 1);
+        assert_eq!(reports, 1);
         assert!(began.elapsed() > Duration::from_secs(1_000), "{:?}", began.elapsed());
         tokio::time::advance(FORGET_AFTER).await;
-        assert_eq!(contest.patience(Instant::now()), FIRST_WAIT, "a later one is a new one");
+        assert_eq!(contest.wait(Instant::now()), FIRST_WAIT, "a later one is a new one");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_tool_that_puts_an_old_bundle_back_every_three_minutes_does_not_win() {
         let mut contest = Contest::default();
         let period = Duration::from_secs(180);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         // A whole day.
         for _ in 0..480 {
-            let patience = contest.patience(Instant::now());
-            assert!(patience <= Duration::from_secs(3), "{patience:?}");
-            tokio::time::advance(patience).await;
-            told.extend(Some(contest.repaired(Instant::now())).filter(|meaning| *meaning != Meaning::Nothing));
-            tokio::time::advance(period.saturating_sub(patience)).await;
+            let wait = contest.wait(Instant::now());
+            assert!(wait <= Duration::from_secs(3), "{wait:?}");
+            tokio::time::advance(wait).await;
+            reported.extend(Some(contest.repaired(Instant::now())).filter(|meaning| *meaning != Meaning::Nothing));
+            tokio::time::advance(period.saturating_sub(wait)).await;
         }
-        assert_eq!(told, [Meaning::PutBack]);
+        assert_eq!(reported, [Meaning::PutBack]);
     }
 }

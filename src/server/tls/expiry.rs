@@ -1,4 +1,4 @@
-//! Warns while there is time: a serving certificate that nobody renews, for whatever reason.
+//! Reports a serving certificate that was not renewed, while there is time.
 //!
 //! Source: spec/api-and-admission §11.7.
 
@@ -18,21 +18,21 @@ use machine_api::names::REASON_CERTIFICATE_NOT_RENEWED;
 
 /// A certificate should have been renewed months before so little of its life is left.
 const WARNING_TIME: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// How often the certificate is looked at: the clock may be set at any moment.
-const LOOK: Duration = Duration::from_secs(10);
-/// How often the same concern is told.
+/// How often the certificate is checked, because the clock may be set at any moment.
+const PERIOD: Duration = Duration::from_secs(10);
+/// How often the same concern is reported.
 const REPEAT: SignedDuration = SignedDuration::from_hours(24);
 
-/// How the certificate in use stands.
+/// A concern about the certificate in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Concern {
-    /// It has time.
+    /// There is none.
     None,
     /// It ends within a week.
     EndsSoon,
-    /// It has ended; no handshake succeeds.
+    /// It has ended, so no handshake succeeds.
     Ended,
-    /// It has not begun, since it was made by a clock that was ahead; no handshake succeeds.
+    /// It is not valid yet, because a process whose clock was ahead made it. No handshake succeeds.
     NotBegun,
 }
 
@@ -49,13 +49,13 @@ pub fn concern(validity: Validity, now: Timestamp) -> Concern {
     }
 }
 
-/// Where the warning is shown to operators, beside the log.
-pub(super) struct Audience {
+/// The Secret that gets an event with each report, beside the log.
+pub(super) struct EventTarget {
     recorder: Recorder,
     secret: ObjectReference,
 }
 
-impl Audience {
+impl EventTarget {
     pub(super) fn of_secret(client: Client, namespace: &str, name: &str) -> Self {
         let secret = ObjectReference {
             api_version: Some("v1".to_owned()),
@@ -68,7 +68,7 @@ impl Audience {
         Self { recorder: Recorder::new(client, reporter), secret }
     }
 
-    async fn tell(&self, note: String) {
+    async fn publish(&self, note: String) {
         let event = Event {
             type_: EventType::Warning,
             reason: REASON_CERTIFICATE_NOT_RENEWED.to_owned(),
@@ -82,9 +82,9 @@ impl Audience {
     }
 }
 
-/// Looks at the certificate in use from time to time.
-pub(super) async fn follow(shared: &Shared, audience: Option<Audience>) {
-    let mut told: Option<Timestamp> = None;
+/// Checks the certificate in use periodically.
+pub(super) async fn follow(shared: &Shared, target: Option<EventTarget>) {
+    let mut reported: Option<Timestamp> = None;
     let mut was_valid = true;
     loop {
         if let Some(validity) = shared.serving.validity() {
@@ -107,19 +107,19 @@ pub(super) async fn follow(shared: &Shared, audience: Option<Audience>) {
             }
             was_valid = is_valid;
             match note {
-                None => told = None,
+                None => reported = None,
                 // A clock that was set back repeats it once more.
-                Some(note) if told.is_none_or(|told| now >= told + REPEAT || now < told) => {
-                    told = Some(now);
+                Some(note) if reported.is_none_or(|reported| now >= reported + REPEAT || now < reported) => {
+                    reported = Some(now);
                     error!("{note}; see what this log says about the certificate Secret or files");
-                    if let Some(audience) = &audience {
-                        audience.tell(note).await;
+                    if let Some(target) = &target {
+                        target.publish(note).await;
                     }
                 }
                 Some(_) => {}
             }
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(PERIOD).await;
     }
 }
 

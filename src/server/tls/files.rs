@@ -1,8 +1,8 @@
-//! Mode `files`: a pair that somebody else mounts and renews, such as cert-manager.
+//! Mode `files`: a pair that another program mounts and renews, such as cert-manager.
 //!
-//! The files are read again at fixed intervals. Their content alone decides: kubelet swaps a symbolic link above them,
-//! which neither inotify on the file nor its modification time shows reliably, and two small files cost nothing.
-//! A pair that cannot be read or does not match is refused, and the old one stays in use.
+//! The files are read at fixed intervals, and only their content decides: kubelet swaps a symbolic link above them, which
+//! neither inotify on the file nor its modification time shows reliably. A pair that can't be read or does not match is
+//! refused, and the old pair stays in use.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -20,7 +20,7 @@ pub struct PairFiles {
     pub certificate: PathBuf,
     /// PEM: its private key.
     pub key: PathBuf,
-    /// Who names them.
+    /// The flags that name them.
     pub named_by: NamedBy,
 }
 
@@ -33,7 +33,7 @@ pub enum NamedBy {
     SniFlag,
 }
 
-/// What was last found in the files: the same finding is neither judged nor reported twice.
+/// The content of the files, or why they can't be read. The same finding is reported once.
 type Finding = Result<(Vec<u8>, Vec<u8>), String>;
 
 impl PairFiles {
@@ -48,7 +48,7 @@ impl PairFiles {
         Ok((read(&self.certificate, certificate).await?, read(&self.key, key).await?))
     }
 
-    /// Reads them again and again, and hands over what has changed: a pair, or why there is none.
+    /// Reads the files periodically, and passes on each change: a pair, or why there is none.
     pub(super) async fn follow(&self, interval: Duration, mut take: impl FnMut(Result<KeyPair, String>)) {
         let mut last: Option<Finding> = None;
         loop {

@@ -10,9 +10,9 @@ use tracing::{error, info};
 use super::{
     authority::CertSecret,
     plan::{CertPlan, PlanSettings, carry_out, plan},
-    shared::{LONGEST_WAIT, Shared, locked, look_at},
+    shared::{LONGEST_WAIT, Shared, look_again_at},
 };
-use controller_runtime::queue::Outcome;
+use controller_runtime::{lock, queue::Outcome};
 
 pub(super) struct InMemory {
     pub(super) settings: PlanSettings,
@@ -24,11 +24,11 @@ impl InMemory {
     /// Takes the step that is due.
     pub(super) fn pass(&self) -> Outcome {
         let shared = &self.shared;
-        let mut content = locked(&self.content);
+        let mut content = lock(&self.content);
         let (now, settings) = ((shared.clock)(), shared.with_hosts(&self.settings));
         let step = plan(content.as_ref(), shared.publication_of(content.as_ref()), now, &settings);
         match (&step, carry_out(&step, content.clone(), now, &settings, || (shared.entropy)())) {
-            (CertPlan::Keep { until }, _) => look_at(*until, now),
+            (CertPlan::Keep { until }, _) => look_again_at(*until, now),
             (_, Ok(Some(next))) => {
                 if let Err(error) = shared.load(&next.serving) {
                     error!("the ephemeral certificate cannot be used: {error}");
@@ -37,7 +37,7 @@ impl InMemory {
                 info!("made an ephemeral certificate; callers must trust this authority:\n{}", next.bundle_pem());
                 *content = Some(next);
                 // Another step may be due.
-                look_at(now, now)
+                look_again_at(now, now)
             }
             (_, Ok(None)) => Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do"),
             (_, Err(error)) => {

@@ -1,7 +1,7 @@
-//! Keeps the `caBundle` fields of the objects in our care right, and tells when all of them are.
+//! Keeps the `caBundle` fields of our targets right, and reports when all of them are.
 //!
-//! One watch per object by its name (which RBAC can be restricted to); a field that drifts is repaired within seconds.
-//! What to patch is decided in [`super::bundle`]. Objects that are absent or forbidden are reported once and passed over.
+//! Each target is watched by its name, so that RBAC can be restricted to it. A field that drifts is repaired within seconds.
+//! [`super::bundle`] decides the patch. Targets that are absent or forbidden are reported once and left out.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,13 +23,13 @@ use tracing::{debug, error, info, warn};
 use super::{
     bundle::{Haste, TargetKind, Verdict, url_hosts, verdict},
     contest::{Contest, Meaning},
-    shared::{Shared, Subject, locked},
+    shared::{Shared, Subject},
 };
-use controller_runtime::{error::ApiError, objects::call, queue::Outcome};
+use controller_runtime::{error::ApiError, lock, objects::call, queue::Outcome};
 use machine_api::names;
 
-/// How long a bundle that is not ours but usable is left alone: the Secret it was made from may be about to arrive.
-const A_MOMENT: Duration = Duration::from_secs(1);
+/// The wait before a usable foreign bundle is replaced, because the Secret that it was made from may arrive soon.
+const SHORT_WAIT: Duration = Duration::from_secs(1);
 
 const WRITTEN_BY_OTHERS: &str =
     "somebody else keeps writing another CA bundle into this object, so that calls to this process fail in between.";
@@ -38,13 +38,12 @@ const BY_A_MANAGER: &str = "If two managers share the object but not the certifi
     --webhook-scope=namespace), or stop one.";
 const BY_A_TOOL: &str = "If a GitOps tool or a pipeline applies a manifest with a caBundle in it: take the caBundle out of the manifest, and \
     let the tool ignore the field (Argo CD: ignoreDifferences for clientConfig.caBundle).";
-/// After so many refusals in a row a process without rights on an object, which does not need them as long as nothing is
-/// registered, looks for it only from time to time.
+/// After this number of refusals in a row, the watch pauses longer. A process needs no rights on an object that is not registered.
 const REFUSALS: u32 = 8;
-/// From time to time.
-const SELDOM: Duration = Duration::from_secs(10 * 60);
+/// The pause of the watch after many refusals.
+const LONG_PAUSE: Duration = Duration::from_secs(10 * 60);
 
-/// An object in our care.
+/// An object whose `caBundle` this process keeps right.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// What it is.
@@ -89,21 +88,21 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// What is known of a target.
+/// The last observation of a target.
 #[derive(Default)]
-enum Sight {
-    /// Nothing yet.
+enum Observed {
+    /// It was not read yet.
     #[default]
     Unknown,
-    /// It is not there.
+    /// It does not exist.
     Absent,
-    /// We may not read or write it.
+    /// This process may not read or write it.
     Forbidden,
-    /// It is there, as it was last seen.
+    /// It exists with this content.
     Present(Value),
 }
 
-/// What is to be done about a target now.
+/// The next action for a target.
 enum Due {
     Nothing,
     /// A repair, after this time.
@@ -114,10 +113,10 @@ enum Due {
     },
 }
 
-/// What passes remember of a target.
+/// The state of a target between passes.
 #[derive(Default)]
 struct State {
-    sight: Sight,
+    observed: Observed,
     /// When to repair it, once it drifted, and from what.
     repair_at: Option<(Instant, Haste)>,
     /// Whether somebody else repairs it, too.
@@ -156,32 +155,32 @@ impl Injection {
         while let Some(event) = events.next().await {
             let event = event.map_err(ApiError::from);
             refusals = if matches!(event, Err(ApiError::Forbidden(_))) { refusals + 1 } else { 0 };
-            locked(&self.states)[place].see(target, event);
+            lock(&self.states)[place].observe(target, event);
             self.shared.called_by(self.hosts());
             self.shared.queue.add(Subject::Bundle(place));
             if refusals >= REFUSALS {
-                tokio::time::sleep(SELDOM).await;
+                tokio::time::sleep(LONG_PAUSE).await;
             }
         }
     }
 
     fn hosts(&self) -> BTreeSet<String> {
-        let states = locked(&self.states);
+        let states = lock(&self.states);
         let seen = self.shared.targets.iter().zip(&*states);
         seen.filter_map(|(target, state)| Some(url_hosts(target.kind, state.object()?))).flatten().collect()
     }
 
-    /// Repairs the target at this place when its time has come, and tells whether all targets are in order.
+    /// Repairs the target at this place when it is due, and reports whether all targets are right.
     pub(super) async fn pass(&self, place: usize) -> Outcome {
         let Some(pem) = self.shared.bundle() else { return Outcome::Settled };
         let kind = self.shared.targets[place].kind;
-        let due = locked(&self.states)[place].due(kind, &pem, Instant::now());
+        let due = lock(&self.states)[place].due(kind, &pem, Instant::now());
         let outcome = match due {
             Due::Nothing => Outcome::Settled,
             Due::Later(wait) => Outcome::LookAgain(wait, "somebody else may repair it"),
             Due::Repair { patch, haste } => self.repair(place, patch, haste).await,
         };
-        self.tell(&pem);
+        self.report(&pem);
         outcome
     }
 
@@ -195,7 +194,7 @@ impl Injection {
             TargetKind::Definition | TargetKind::ApiService => Patch::Merge(patch),
         };
         let answer = call(self.apis[place].patch(&target.name, &params, &patch)).await;
-        let mut states = locked(&self.states);
+        let mut states = lock(&self.states);
         let state = &mut states[place];
         match answer {
             Ok(written) => {
@@ -215,17 +214,17 @@ impl Injection {
                 }
                 state.repair_at = None;
                 state.refusal_is_reported = false;
-                // What the watch has brought since is as new, or newer.
+                // An object that the watch has delivered since is as new, or newer.
                 if state.object().is_some_and(|object| object["metadata"]["resourceVersion"] == version) {
-                    state.see(target, Ok(Some(written)));
+                    state.observe(target, Ok(Some(written)));
                 }
                 Outcome::Settled
             }
             Err(error @ ApiError::Forbidden(_)) => {
-                state.see(target, Err(error));
+                state.observe(target, Err(error));
                 Outcome::Settled
             }
-            // The watch brings what there is now.
+            // The watch delivers the current object.
             Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_))) => {
                 debug!(object = %target, "changed while its CA bundle was being written");
                 Outcome::Retry(error.to_string())
@@ -237,10 +236,10 @@ impl Injection {
         }
     }
 
-    /// Tells whether every target that we see holds the bundle, and since when.
-    fn tell(&self, pem: &Arc<str>) {
-        // Held to the end, so that what is told is what was seen last.
-        let states = locked(&self.states);
+    /// Reports whether every readable target has the bundle, and since when.
+    fn report(&self, pem: &Arc<str>) {
+        // The lock is held to the end, so that the newest state is reported last.
+        let states = lock(&self.states);
         let seen = self.shared.targets.iter().zip(&*states);
         let waiting: BTreeMap<String, &str> =
             seen.filter_map(|(target, state)| Some((target.to_string(), state.lacks(target.kind, pem)?))).collect();
@@ -257,18 +256,18 @@ impl Injection {
 
 impl State {
     fn object(&self) -> Option<&Value> {
-        match &self.sight {
-            Sight::Present(object) => Some(object),
-            Sight::Unknown | Sight::Absent | Sight::Forbidden => None,
+        match &self.observed {
+            Observed::Present(object) => Some(object),
+            Observed::Unknown | Observed::Absent | Observed::Forbidden => None,
         }
     }
 
-    /// What keeps the target from being in order.
+    /// Why the target is not right.
     fn lacks(&self, kind: TargetKind, pem: &str) -> Option<&'static str> {
-        match &self.sight {
-            Sight::Unknown => Some("not read yet"),
-            Sight::Absent | Sight::Forbidden => None,
-            Sight::Present(object) => match verdict(kind, object, pem) {
+        match &self.observed {
+            Observed::Unknown => Some("not read yet"),
+            Observed::Absent | Observed::Forbidden => None,
+            Observed::Present(object) => match verdict(kind, object, pem) {
                 Verdict::Drifted { .. } => Some("lacks our CA bundle"),
                 Verdict::InOrder | Verdict::OptedOut => None,
             },
@@ -285,19 +284,19 @@ impl State {
             // A change for the worse does not wait any longer, and the next change does not begin the wait anew.
             (Some((at, before)), haste) if before <= haste => at,
             (_, Haste::AtOnce) => now,
-            (_, Haste::AfterAMoment) => now + A_MOMENT,
-            (_, Haste::Contested) => now + self.contest.patience(now),
+            (_, Haste::AfterAMoment) => now + SHORT_WAIT,
+            (_, Haste::Contested) => now + self.contest.wait(now),
         };
         self.repair_at = Some((at, haste));
         if now < at { Due::Later(at - now) } else { Due::Repair { patch, haste } }
     }
 
-    /// Takes an event in; reports what changes for the worse, once.
-    fn see(&mut self, target: &Target, event: Result<Option<DynamicObject>, ApiError>) {
+    /// Takes an event of the watch. A change for the worse is reported once.
+    fn observe(&mut self, target: &Target, event: Result<Option<DynamicObject>, ApiError>) {
         match event {
             Ok(Some(object)) => match serde_json::to_value(&object) {
                 Ok(value) => {
-                    let was_blind = matches!(&self.sight, Sight::Present(before) if verifies_nobody(before));
+                    let was_blind = matches!(&self.observed, Observed::Present(before) if verifies_nobody(before));
                     if verifies_nobody(&value) && !was_blind {
                         warn!(
                             object = %target,
@@ -305,18 +304,18 @@ impl State {
                              anybody on the way can take over; remove it, and the CA bundle is written here"
                         );
                     }
-                    self.sight = Sight::Present(value);
+                    self.observed = Observed::Present(value);
                 }
                 Err(error) => warn!(object = %target, "cannot read the object: {error}"),
             },
             Ok(None) => {
-                if !matches!(self.sight, Sight::Absent) {
+                if !matches!(self.observed, Observed::Absent) {
                     info!(object = %target, "not there; its CA bundle is written as soon as it is");
                 }
-                self.sight = Sight::Absent;
+                self.observed = Observed::Absent;
             }
             // The resource itself is not served, as on a server without aggregation.
-            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => self.sight = Sight::Absent,
+            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => self.observed = Observed::Absent,
             Err(ApiError::Forbidden(why)) => {
                 if !std::mem::replace(&mut self.refusal_is_reported, true) {
                     warn!(
@@ -326,14 +325,14 @@ impl State {
                         names::annotation::INJECT_CA
                     );
                 }
-                self.sight = Sight::Forbidden;
+                self.observed = Observed::Forbidden;
             }
             Err(error) => debug!(object = %target, "cannot watch the object: {error}; trying again"),
         }
     }
 }
 
-/// Whether an `APIService` is called without a check of who answers.
+/// Whether the API server calls an `APIService` without verifying its certificate.
 fn verifies_nobody(object: &Value) -> bool {
     object["spec"]["insecureSkipTLSVerify"] == true
 }
@@ -357,7 +356,7 @@ mod tests {
         let mut state = State::default();
         let mut wait_for = |content: &str| {
             let spec = json!({ "service": { "name": "mcm" }, "caBundle": BASE64_STANDARD.encode(content) });
-            state.sight = Sight::Present(json!({ "spec": spec }));
+            state.observed = Observed::Present(json!({ "spec": spec }));
             match state.due(TargetKind::ApiService, &ours, Instant::now()) {
                 Due::Nothing => None,
                 Due::Later(wait) => Some(wait.as_millis()),

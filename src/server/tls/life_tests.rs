@@ -34,7 +34,7 @@ fn names() -> std::collections::BTreeSet<String> {
     ["mcm.ns.svc".to_owned()].into()
 }
 
-/// A replica without patience: no wait after a publication, none before an old authority goes, no jitter.
+/// A replica without waits: no wait after a publication, none before an old authority goes, no jitter.
 fn replica(api: &FakeApi) -> Replica {
     replica_with_secret(api, "certs")
 }

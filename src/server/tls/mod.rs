@@ -1,8 +1,8 @@
-//! Certificates of the TLS listener: where they come from, how long they live, and how callers learn to trust them.
+//! Certificates of the TLS listener: their source, their lifetime, and the CA bundles by which callers trust them.
 //!
-//! What lives here: the three modes ([`CertMode`]), the pure rules of the self-managed one ([`plan`], [`bundle`]), the
-//! passes that carry them out, and the pair that the next handshake gets. What does not: the listener (`server/`) and the
-//! manifests of webhooks and CRDs. Source: spec/api-and-admission §11, spec/extension-apiserver §4.2.
+//! Contains the three modes ([`CertMode`]), the pure rules of the self-managed mode ([`plan`], [`bundle`]), the passes that carry
+//! them out, and the pair for the next handshake. The listener is in `server/`. Source: spec/api-and-admission §11,
+//! spec/extension-apiserver §4.2.
 //!
 //! The passes run on a work queue, as those of the controllers do, but on every replica: webhooks are served without
 //! leadership. They call kube's API themselves, since the Secret is replaced (its role grants `update` only) and bundles are
@@ -45,7 +45,7 @@ pub use names::{InvalidServingName, serving_names};
 pub use sni::SniPair;
 
 use self::{
-    expiry::Audience,
+    expiry::EventTarget,
     in_memory::InMemory,
     injection::Injection,
     material::MaterialError,
@@ -62,12 +62,12 @@ use mcm_metrics::Metrics;
 const QUEUE: &str = "certificates";
 /// A call that hangs lets the other subjects go on.
 const WORKERS: usize = 4;
-/// Callers can't verify this process while a pass fails, so that it is tried again at least so often.
+/// Callers can't verify this process while a pass fails, so the pause between two tries is at most this long.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// The wall clock.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
-/// What the API server's clock shows more than this host's.
+/// How far the API server's clock is ahead of this host's clock.
 pub type ClockOffset = Arc<dyn Fn() -> SignedDuration + Send + Sync>;
 /// 128 random bits per call, for serial numbers and jitter.
 pub type Entropy = Arc<dyn Fn() -> [u8; 16] + Send + Sync>;
@@ -88,7 +88,7 @@ pub enum CertMode {
         /// Objects whose `caBundle` is kept right.
         targets: Vec<Target>,
     },
-    /// Somebody else provides files.
+    /// Another program provides files.
     Files {
         /// Which.
         files: PairFiles,
@@ -104,7 +104,7 @@ pub enum CertMode {
     },
 }
 
-/// What the certificate manager works with.
+/// The settings of the certificate manager.
 #[derive(Clone)]
 pub struct CertificateSettings {
     /// Where the certificate comes from.
@@ -117,7 +117,7 @@ pub struct CertificateSettings {
     pub entropy: Entropy,
 }
 
-/// The mode cannot work as it was asked for.
+/// Why a mode can't work.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// Self-managed certificates live in the control cluster.
@@ -128,7 +128,7 @@ pub enum CertificateError {
     Making(#[from] MaterialError),
 }
 
-/// The certificate as the rest of the process sees it. Clones see the same.
+/// Gives the rest of the process the current certificate. Clones share it.
 #[derive(Clone)]
 pub struct CertificateHandle {
     serving: Arc<ServingCertificate>,
@@ -152,7 +152,7 @@ impl CertificateHandle {
     }
 }
 
-/// Keeps the serving certificate, and what callers trust, in order.
+/// Keeps the serving certificate and the CA bundles of callers up to date.
 pub struct CertificateManager {
     client: Option<Client>,
     settings: CertificateSettings,
@@ -215,7 +215,7 @@ impl CertificateManager {
         self
     }
 
-    /// What listeners need.
+    /// The handle for listeners.
     pub fn handle(&self) -> CertificateHandle {
         self.handle.clone()
     }
@@ -228,7 +228,7 @@ impl CertificateManager {
             shared.bundles.pass();
         }
         let injection = Injection::new(client.as_ref(), &shared);
-        let mut audience = None;
+        let mut events = None;
         let keeper = match mode {
             CertMode::Files { files, interval } => Keeper::Files(files, interval),
             CertMode::Dev { settings, .. } => {
@@ -236,7 +236,7 @@ impl CertificateManager {
             }
             CertMode::SelfManaged { namespace, name, settings, .. } => {
                 let Some(client) = client else { return };
-                audience = Some(Audience::of_secret(client.clone(), &namespace, &name));
+                events = Some(EventTarget::of_secret(client.clone(), &namespace, &name));
                 let (api, shared) = (Api::namespaced(client, &namespace), Arc::clone(&shared));
                 let memory = Mutex::default();
                 Keeper::Secret(Box::new(SelfManaged { api, namespace, name, settings, shared, memory }))
@@ -250,7 +250,7 @@ impl CertificateManager {
         };
         let passes = Arc::clone(&shared.queue).run(WORKERS, shutdown.clone(), pass);
         let sources = async {
-            tokio::join!(controller.follow(&shared), sni::follow(sni, &shared), expiry::follow(&shared, audience))
+            tokio::join!(controller.follow(&shared), sni::follow(sni, &shared), expiry::follow(&shared, events))
         };
         tokio::join!(passes, shutdown.run_until_cancelled(sources));
     }
@@ -274,13 +274,13 @@ impl Controller {
         match (subject, &self.keeper) {
             (Subject::Certificate, Keeper::Secret(secret)) => secret.pass().await,
             (Subject::Certificate, Keeper::Memory(memory)) => memory.pass(),
-            // Whoever writes the files renews the certificate.
+            // The writer of the files renews the certificate.
             (Subject::Certificate, Keeper::Files(..)) => Outcome::Settled,
             (Subject::Bundle(place), _) => self.injection.pass(place).await,
         }
     }
 
-    /// Hears of changes from outside, and has them looked at.
+    /// Watches for changes, and queues a pass for each.
     async fn follow(&self, shared: &Shared) {
         let keeper = async {
             match &self.keeper {

@@ -3,16 +3,22 @@
 //! Pure rules. An authority is rotated in three steps, always in this order: (i) the new authority is added to the bundle and
 //! to every `caBundle`; (ii) when every `caBundle` has contained it for a while, it signs a new serving certificate; (iii)
 //! when no replica can serve a certificate of the old authority any more, the old authority is removed from the bundle. Each
-//! call of [`plan`] returns one step. Source: spec/api-and-admission §11.4.
+//! call of [`plan`] returns one step, and [`due`] the moment for it. Source: spec/api-and-admission §11.4.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
+use tokio::time::Instant;
 
 use super::{
     authority::{Authority, CLOCK_SKEW, CertSecret, MAX_AUTHORITIES},
     material::{Certificate, MaterialError},
 };
+
+/// A step that can wait does so for a random part of this, so that replicas rarely race.
+const SPREAD: Duration = Duration::from_secs(15);
+/// The same for a step that should not wait.
+const SHORT_SPREAD: Duration = Duration::from_millis(300);
 
 /// The names and the times that the rules use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +133,91 @@ pub enum CertPlan {
     },
     /// Step (iii): remove the authorities with these indexes, because they are not needed any more.
     DropAuthorities(Vec<usize>),
+}
+
+impl fmt::Display for CertPlan {
+    /// For log lines, without the names of a certificate.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Keep { .. } => f.write_str("keep"),
+            Self::Create => f.write_str("create"),
+            Self::AddAuthority(reason) => write!(f, "add authority ({reason:?})"),
+            Self::RenewServing { reason, .. } => write!(f, "renew serving certificate ({reason:?})"),
+            Self::DropAuthorities(places) => write!(f, "drop {} old authorities", places.len()),
+        }
+    }
+}
+
+/// A step, and the moment at which it is taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scheduled {
+    /// The step.
+    pub step: CertPlan,
+    /// The moment.
+    pub at: Instant,
+}
+
+/// What a pass over the Secret decides from.
+#[derive(Clone, Copy, Debug)]
+pub struct Observation<'a> {
+    /// The content of the Secret. If the Secret is lost or unusable, its last usable content.
+    pub content: Option<&'a CertSecret>,
+    /// Whether the Secret is lost or unusable.
+    pub is_lost: bool,
+    /// Whether every `caBundle` contains the bundle of the content.
+    pub published: Publication,
+    /// Whether this host's clock differs too much from the API server's clock.
+    pub clocks_differ: bool,
+    /// The step that the previous pass scheduled.
+    pub scheduled: Option<&'a Scheduled>,
+    /// The wall clock.
+    pub now: Timestamp,
+    /// The monotonic clock.
+    pub instant: Instant,
+}
+
+/// What a pass over the Secret does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Nothing before this moment, unless something changes.
+    Nothing {
+        /// When to look again.
+        until: Timestamp,
+    },
+    /// Write the last usable content back, so that callers go on to trust it.
+    Restore,
+    /// Nothing while the clocks differ: callers judge a certificate by the API server's clock.
+    AfterClocksAgree(CertPlan),
+    /// Take the step at its moment.
+    Take(Scheduled),
+}
+
+/// Decides what a pass does. `draw` returns 128 random bits.
+pub fn due(seen: &Observation<'_>, settings: &PlanSettings, draw: impl FnOnce() -> [u8; 16]) -> Due {
+    let step = plan(seen.content, seen.published, seen.now, settings);
+    // The Secret is restored before any other step, because a replica that finds nothing usable makes a new authority. Content that
+    // is not valid any more is not restored.
+    if seen.is_lost && step != CertPlan::Create {
+        return Due::Restore;
+    }
+    if let CertPlan::Keep { until } = step {
+        return Due::Nothing { until };
+    }
+    if seen.clocks_differ {
+        return Due::AfterClocksAgree(step);
+    }
+    let within = |spread: Duration| seen.instant + spread.mul_f64(f64::from(draw()[1]) / 256.0);
+    let at = match (&step, seen.scheduled) {
+        (CertPlan::Create, _) => seen.instant,
+        // The next pass does not begin the wait again.
+        (step, Some(scheduled)) if scheduled.step == *step => scheduled.at,
+        // A caller can't connect until the step is done.
+        (CertPlan::RenewServing { reason: RenewReason::NameMissing | RenewReason::Unusable, .. }, _) => {
+            within(SHORT_SPREAD)
+        }
+        _ => within(SPREAD),
+    };
+    Due::Take(Scheduled { step, at })
 }
 
 /// Decides the next step. `secret` is the content of the Secret, or `None` if there is no content that can be read.

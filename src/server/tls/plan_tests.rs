@@ -101,6 +101,64 @@ fn an_authority_that_is_not_valid_yet_signs_nothing() {
     assert_eq!(plan(next.as_ref(), published, now, &settings()), renew(0, RenewReason::NewAuthority));
 }
 
+/// The situations of a pass.
+#[derive(Clone, Copy, Default)]
+struct Situation {
+    is_lost: bool,
+    clocks_differ: bool,
+    /// The step that the previous pass scheduled, for a moment in seven seconds.
+    scheduled: Option<fn() -> CertPlan>,
+}
+
+fn ageing() -> CertPlan {
+    renew(0, RenewReason::Ageing)
+}
+
+fn unusable() -> CertPlan {
+    renew(0, RenewReason::Unusable)
+}
+
+/// What a pass does with the content of the start after this time. A drawn wait is half of its spread.
+#[rstest]
+#[case::nothing_is_due(SignedDuration::ZERO, Situation::default(), Err(Due::Nothing { until: start() + DAY }))]
+#[case::a_step_waits(DAY * 244, Situation::default(), Ok((ageing(), 7_500)))]
+#[case::a_scheduled_step_keeps_its_moment(
+    DAY * 244, Situation { scheduled: Some(ageing), ..Situation::default() }, Ok((ageing(), 7_000)))]
+#[case::another_step_waits_again(
+    DAY * 244, Situation { scheduled: Some(unusable), ..Situation::default() }, Ok((ageing(), 7_500)))]
+#[case::what_callers_miss_waits_shortly(DAY * 366, Situation::default(), Ok((unusable(), 150)))]
+#[case::a_creation_does_not_wait(DAY * 3651, Situation::default(), Ok((CertPlan::Create, 0)))]
+#[case::a_lost_secret_is_restored(SignedDuration::ZERO, Situation { is_lost: true, ..Situation::default() }, Err(Due::Restore))]
+#[case::before_any_other_step(DAY * 244, Situation { is_lost: true, ..Situation::default() }, Err(Due::Restore))]
+#[case::whatever_the_clocks_show(
+    DAY * 244, Situation { is_lost: true, clocks_differ: true, ..Situation::default() }, Err(Due::Restore))]
+#[case::but_not_when_nothing_in_it_is_valid(
+    DAY * 3651, Situation { is_lost: true, ..Situation::default() }, Ok((CertPlan::Create, 0)))]
+#[case::clocks_that_differ_hold_up_a_step(
+    DAY * 244, Situation { clocks_differ: true, ..Situation::default() }, Err(Due::AfterClocksAgree(ageing())))]
+#[case::and_no_look(
+    SignedDuration::ZERO, Situation { clocks_differ: true, ..Situation::default() }, Err(Due::Nothing { until: start() + DAY }))]
+fn a_pass_decides(
+    #[case] after: SignedDuration,
+    #[case] situation: Situation,
+    #[case] expected: Result<(CertPlan, u64), Due>,
+) {
+    let (content, instant) = (created(), Instant::now());
+    let in_ms = |ms: u64| instant + Duration::from_millis(ms);
+    let scheduled = situation.scheduled.map(|step| Scheduled { step: step(), at: in_ms(7_000) });
+    let observation = Observation {
+        content: Some(&content),
+        is_lost: situation.is_lost,
+        published: Publication::CompleteSince(start()),
+        clocks_differ: situation.clocks_differ,
+        scheduled: scheduled.as_ref(),
+        now: start() + after,
+        instant,
+    };
+    let expected = expected.map_or_else(|due| due, |(step, ms)| Due::Take(Scheduled { step, at: in_ms(ms) }));
+    assert_eq!(due(&observation, &settings(), || [128; 16]), expected);
+}
+
 #[test]
 fn without_a_secret_one_is_created() {
     assert_eq!(plan(None, Publication::Incomplete, start(), &settings()), CertPlan::Create);

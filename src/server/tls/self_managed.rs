@@ -1,8 +1,8 @@
 //! Mode `self-managed`: the Secret that all replicas share.
 //!
-//! Every replica watches the Secret and loads what it holds; whichever finds a step due carries it out, with optimistic
-//! concurrency: the loser of a race sees the winner's Secret and finds nothing left to do. No leader is needed, so that
-//! webhooks are served before leadership. Which step is due is decided in [`super::plan`].
+//! Every replica watches the Secret and loads its content. A replica that finds a step due carries it out with optimistic
+//! concurrency: the loser of a race reads the winner's Secret and has nothing left to do. No leader is needed, so that webhooks
+//! are served before leadership. [`super::plan`] decides which step is due, and when.
 
 use std::{
     sync::{Arc, Mutex},
@@ -10,7 +10,6 @@ use std::{
 };
 
 use futures::StreamExt;
-use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Secret, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, ResourceExt,
@@ -22,47 +21,37 @@ use tracing::{error, info, warn};
 
 use super::{
     authority::CertSecret,
-    plan::{CertPlan, PlanSettings, RenewReason, carry_out, plan},
-    shared::{LONGEST_WAIT, Shared, Subject, locked, look_at},
+    plan::{Due, Observation, PlanSettings, Scheduled, carry_out, due},
+    shared::{LONGEST_WAIT, Shared, Subject, look_again_at},
 };
-use controller_runtime::{error::ApiError, objects::call, queue::Outcome};
+use controller_runtime::{error::ApiError, lock, objects::call, queue::Outcome};
 use machine_api::names::{CERTIFICATE_FIELD_MANAGER, annotation};
 
-/// Steps that can wait do so for a random part of this, so that replicas rarely race.
-const SPREAD: Duration = Duration::from_secs(15);
-/// The same for steps that should not wait.
-const SHORT_SPREAD: Duration = Duration::from_millis(300);
-
-/// How often the clocks are looked at again while they differ.
-const CLOCKS_LOOK: Duration = Duration::from_secs(10);
+/// How often the clocks are compared while they differ.
+const CLOCKS_PERIOD: Duration = Duration::from_secs(10);
 /// The watch brings the Secret. If it has not by then, the Secret is read.
 const WATCH_BEGINS_WITHIN: Duration = Duration::from_secs(5);
 
-/// What is known of the Secret.
+/// The Secret, as far as it is known.
 #[derive(Clone, Default, PartialEq)]
-enum Seen {
-    /// Nothing, or nothing that can be relied on.
+enum Known {
+    /// It is not known.
     #[default]
-    Unknown,
-    /// The last word of the watch, of a read, or of our own write.
-    Known(Option<Arc<Secret>>),
+    Nothing,
+    /// The last result of the watch, of a read, or of our own write.
+    Secret(Option<Arc<Secret>>),
 }
 
-/// A step that is going to be carried out.
-struct Intended {
-    step: CertPlan,
-    at: Instant,
-}
-
-/// What passes and the watch leave to each other.
+/// The state that passes and the watch share.
 #[derive(Default)]
 pub(super) struct Memory {
-    seen: Seen,
+    known: Known,
     /// The problem that was reported last, until the watch or a write succeeds.
     reported: Option<ApiError>,
-    last_good: Option<CertSecret>,
-    intended: Option<Intended>,
-    told_of_clocks: bool,
+    last_usable: Option<CertSecret>,
+    scheduled: Option<Scheduled>,
+    /// Whether it was reported that a step waits because the clocks differ.
+    clocks_reported: bool,
 }
 
 pub(super) struct SelfManaged {
@@ -80,105 +69,113 @@ impl SelfManaged {
         self.shared.queue.add_after(Subject::Certificate, WATCH_BEGINS_WITHIN);
         let mut events = std::pin::pin!(watch_object(self.api.clone(), &self.name).default_backoff());
         while let Some(event) = events.next().await {
-            self.see(event.map_err(ApiError::from));
+            self.observe(event.map_err(ApiError::from));
             self.shared.queue.add(Subject::Certificate);
         }
     }
 
-    fn see(&self, event: Result<Option<Secret>, ApiError>) {
-        let memory = &mut *locked(&self.memory);
+    fn observe(&self, event: Result<Option<Secret>, ApiError>) {
+        let memory = &mut *lock(&self.memory);
         match event {
-            Ok(found) => (memory.seen, memory.reported) = (Seen::Known(found.map(Arc::new)), None),
+            Ok(found) => (memory.known, memory.reported) = (Known::Secret(found.map(Arc::new)), None),
             Err(error) => {
-                memory.seen = Seen::Unknown;
+                memory.known = Known::Nothing;
                 self.report_once(error, "watch", &mut memory.reported);
             }
         }
     }
 
-    /// Loads what the Secret holds, and takes the step that is due.
+    /// Loads the content of the Secret, and takes the step that is due.
     pub(super) async fn pass(&self) -> Outcome {
-        let seen = locked(&self.memory).seen.clone();
-        let found = match seen {
-            Seen::Known(found) => found,
-            Seen::Unknown => match self.read().await {
+        let known = lock(&self.memory).known.clone();
+        let found = match known {
+            Known::Secret(found) => found,
+            Known::Nothing => match self.read().await {
                 Ok(found) => found,
                 Err(error) => return Outcome::Retry(error.to_string()),
             },
         };
-        let before = Seen::Known(found.clone());
-        let (step, desired) = match self.decide(found.as_deref()) {
-            Ok(due) => due,
-            Err(outcome) => return outcome,
+        let read = found.as_deref().and_then(|secret| self.load(secret));
+        let is_lost = read.is_none();
+        let (content, scheduled) = self.remember(read);
+        let (now, settings) = ((self.shared.clock)(), self.shared.with_hosts(&self.settings));
+        let clocks_apart = self.shared.clocks_apart();
+        let observation = Observation {
+            content: content.as_ref(),
+            is_lost,
+            published: self.shared.publication_of(content.as_ref()),
+            clocks_differ: clocks_apart.is_some(),
+            scheduled: scheduled.as_ref(),
+            now,
+            instant: Instant::now(),
         };
-        match self.write(found.as_deref(), &desired).await {
+        let due = due(&observation, &settings, || (self.shared.entropy)());
+        self.report_clocks(&due, clocks_apart);
+        let (step, desired) = match due {
+            Due::Nothing { until } => return look_again_at(until, now),
+            Due::AfterClocksAgree(_) => return Outcome::LookAgain(CLOCKS_PERIOD, "the clocks differ"),
+            Due::Restore => ("restore".to_owned(), Ok(content)),
+            Due::Take(next) => {
+                // A step whose write fails keeps its moment: a new wait would end the back-off of the queue.
+                lock(&self.memory).scheduled = Some(next.clone());
+                let wait = next.at.saturating_duration_since(Instant::now());
+                if !wait.is_zero() {
+                    return Outcome::LookAgain(wait, "another replica may be faster");
+                }
+                (next.step.to_string(), carry_out(&next.step, content, now, &settings, || (self.shared.entropy)()))
+            }
+        };
+        match desired {
+            Ok(Some(desired)) => self.replace(found, &desired, &step).await,
+            Ok(None) => Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do"),
+            Err(error) => {
+                error!("{error}; trying again in an hour");
+                Outcome::LookAgain(LONGEST_WAIT, "making failed")
+            }
+        }
+    }
+
+    /// Keeps usable content. Returns the last usable content, and the step that the previous pass scheduled.
+    fn remember(&self, read: Option<CertSecret>) -> (Option<CertSecret>, Option<Scheduled>) {
+        let memory = &mut *lock(&self.memory);
+        if read.is_some() {
+            memory.last_usable = read;
+        }
+        (memory.last_usable.clone(), memory.scheduled.take())
+    }
+
+    /// Reports once that a step waits because the clocks differ.
+    fn report_clocks(&self, due: &Due, why: Option<String>) {
+        let waits = if let Due::AfterClocksAgree(step) = due { why.map(|why| (step, why)) } else { None };
+        let was_reported = std::mem::replace(&mut lock(&self.memory).clocks_reported, waits.is_some());
+        let Some((step, why)) = waits else { return };
+        if !was_reported {
+            error!(secret = %self.display(), %step, "{why}");
+        }
+        self.shared.certificate_is_missing(&why);
+    }
+
+    /// Writes new content over the Secret that was found.
+    async fn replace(&self, found: Option<Arc<Secret>>, desired: &CertSecret, step: &str) -> Outcome {
+        let written = self.write(found.as_deref(), desired).await;
+        let before = Known::Secret(found);
+        match written {
             Ok(written) => {
-                info!(secret = %self.display(), step = ?Brief(&step), "wrote the certificate Secret");
-                locked(&self.memory).reported = None;
-                self.learn(&before, Seen::Known(Some(Arc::new(written))));
+                info!(secret = %self.display(), %step, "wrote the certificate Secret");
+                lock(&self.memory).reported = None;
+                self.learn(&before, Known::Secret(Some(Arc::new(written))));
                 Outcome::LookAgain(Duration::ZERO, "another step may be due")
             }
             Err(problem) => {
-                self.report_once(problem.clone(), "write", &mut locked(&self.memory).reported);
-                // The loser of a race reads at once what the winner wrote, lest it undo the winner's CA bundles.
-                self.learn(&before, Seen::Unknown);
+                self.report_once(problem.clone(), "write", &mut lock(&self.memory).reported);
+                // The loser of a race reads at once what the winner wrote, so that it does not undo the winner's CA bundles.
+                self.learn(&before, Known::Nothing);
                 Outcome::Retry(problem.to_string())
             }
         }
     }
 
-    /// The step that is due and the content that the Secret has after it, or when to look again.
-    fn decide(&self, found: Option<&Secret>) -> Result<(CertPlan, CertSecret), Outcome> {
-        let memory = &mut *locked(&self.memory);
-        let read = found.and_then(|secret| self.load(secret));
-        // A Secret that was lost or spoilt is put back as it was, so that nobody's trust is broken.
-        let restore = read.is_none();
-        if read.is_some() {
-            memory.last_good = read;
-        }
-        let (now, settings) = ((self.shared.clock)(), self.shared.with_hosts(&self.settings));
-        let publication = self.shared.publication_of(memory.last_good.as_ref());
-        let step = plan(memory.last_good.as_ref(), publication, now, &settings);
-        let step = if restore && memory.last_good.is_some() { restored_first(&step, now) } else { step };
-        let intended = memory.intended.take();
-        if !matches!(step, CertPlan::Keep { .. }) && self.clocks_forbid(&step, &mut memory.told_of_clocks) {
-            return Err(Outcome::LookAgain(CLOCKS_LOOK, "the clocks differ"));
-        }
-        memory.told_of_clocks = false;
-        let desired = match &step {
-            CertPlan::Keep { until } if !restore => return Err(look_at(*until, now)),
-            CertPlan::Keep { .. } => Ok(memory.last_good.clone()),
-            step => {
-                let at = self.time_for(step, intended.as_ref());
-                // A step whose write fails keeps its time: a new wait would end the back-off of the queue.
-                memory.intended = Some(Intended { step: step.clone(), at });
-                if at > Instant::now() {
-                    return Err(Outcome::LookAgain(at - Instant::now(), "another replica may be faster"));
-                }
-                carry_out(step, memory.last_good.clone(), now, &settings, || (self.shared.entropy)())
-            }
-        };
-        match desired {
-            Ok(Some(desired)) => Ok((step, desired)),
-            Ok(None) => Err(Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do")),
-            Err(error) => {
-                error!("{error}; trying again in an hour");
-                Err(Outcome::LookAgain(LONGEST_WAIT, "making failed"))
-            }
-        }
-    }
-
-    /// Whether the clocks differ too much for a certificate to be made; that is told once.
-    fn clocks_forbid(&self, step: &CertPlan, told: &mut bool) -> bool {
-        let Some(why) = self.shared.clocks_apart() else { return false };
-        if !std::mem::replace(told, true) {
-            error!(secret = %self.display(), step = ?Brief(step), "{why}");
-        }
-        self.shared.certificate_is_missing(&why);
-        true
-    }
-
-    /// Takes the Secret's pair into use if it is any good.
+    /// Uses the pair of the Secret from now on, if it is usable.
     fn load(&self, secret: &Secret) -> Option<CertSecret> {
         let read = CertSecret::from_data(secret.data.as_ref()?);
         let loaded = read.and_then(|content| self.shared.load(&content.serving).map(|_| content));
@@ -192,19 +189,6 @@ impl SelfManaged {
                 warn!(secret = %self.display(), "the certificate Secret cannot be used and is written anew: {error}");
                 None
             }
-        }
-    }
-
-    /// When to carry a step out: what cannot wait now, the rest after a random wait that is kept while the step stays.
-    fn time_for(&self, step: &CertPlan, intended: Option<&Intended>) -> Instant {
-        match (step, intended) {
-            (CertPlan::Create, _) => Instant::now(),
-            (step, Some(intended)) if intended.step == *step => intended.at,
-            // Somebody cannot call until it is done.
-            (CertPlan::RenewServing { reason: RenewReason::NameMissing | RenewReason::Unusable, .. }, _) => {
-                Instant::now() + fraction_of(SHORT_SPREAD, (self.shared.entropy)())
-            }
-            _ => Instant::now() + fraction_of(SPREAD, (self.shared.entropy)()),
         }
     }
 
@@ -225,10 +209,10 @@ impl SelfManaged {
             .and_then(|text| text.parse::<u64>().ok())
             .unwrap_or(0);
         secret.annotations_mut().insert(annotation::CERTIFICATE_GENERATION.to_owned(), (generation + 1).to_string());
-        // Keys that somebody else put there stay.
+        // Keys of other clients stay.
         secret.data.get_or_insert_default().extend(desired.to_data());
         match found {
-            // The Secret carries the resourceVersion it was read with: a faster replica wins.
+            // The Secret contains the resource version of the read, so that a faster replica wins.
             Some(_) => call(self.api.replace(&self.name, &params, &secret)).await,
             None => call(self.api.create(&params, &secret)).await,
         }
@@ -238,20 +222,20 @@ impl SelfManaged {
     async fn read(&self) -> Result<Option<Arc<Secret>>, ApiError> {
         let found = call(self.api.get_opt(&self.name)).await.map(|found| found.map(Arc::new));
         match &found {
-            Ok(found) => self.learn(&Seen::Unknown, Seen::Known(found.clone())),
+            Ok(found) => self.learn(&Known::Nothing, Known::Secret(found.clone())),
             Err(error) => {
                 self.shared.certificate_is_missing(&format!("Secret {} cannot be read: {error}", self.display()));
-                self.report_once(error.clone(), "read", &mut locked(&self.memory).reported);
+                self.report_once(error.clone(), "read", &mut lock(&self.memory).reported);
             }
         }
         found
     }
 
-    /// Takes in the result of a call, unless the watch has spoken meanwhile: what it has not brought yet, it brings later.
-    fn learn(&self, before: &Seen, after: Seen) {
-        let seen = &mut locked(&self.memory).seen;
-        if *seen == *before {
-            *seen = after;
+    /// Keeps the result of a call, unless the watch has delivered a change meanwhile. The watch delivers later changes too.
+    fn learn(&self, before: &Known, after: Known) {
+        let known = &mut lock(&self.memory).known;
+        if *known == *before {
+            *known = after;
         }
     }
 
@@ -281,55 +265,7 @@ impl SelfManaged {
     }
 }
 
-/// A random part of a duration.
-fn fraction_of(whole: Duration, random: [u8; 16]) -> Duration {
-    whole.mul_f64(f64::from(random[1]) / 256.0)
-}
-
 /// Whether another replica was faster.
 fn lost_a_race(problem: &ApiError) -> bool {
     matches!(problem, ApiError::Conflict(_) | ApiError::AlreadyExists(_))
-}
-
-/// A Secret that was spoilt is put back before anything else is done with it: a replica that finds nothing usable would make a
-/// new authority. It isn't put back if nothing in it is valid any more.
-fn restored_first(step: &CertPlan, now: Timestamp) -> CertPlan {
-    match step {
-        CertPlan::Create => CertPlan::Create,
-        CertPlan::Keep { .. }
-        | CertPlan::AddAuthority(_)
-        | CertPlan::RenewServing { .. }
-        | CertPlan::DropAuthorities(_) => CertPlan::Keep { until: now },
-    }
-}
-
-/// A step in a log line, without the names of a certificate.
-struct Brief<'a>(&'a CertPlan);
-
-impl std::fmt::Debug for Brief<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            CertPlan::Keep { .. } => f.write_str("restore"),
-            CertPlan::Create => f.write_str("create"),
-            CertPlan::AddAuthority(reason) => write!(f, "add authority ({reason:?})"),
-            CertPlan::RenewServing { reason, .. } => write!(f, "renew serving certificate ({reason:?})"),
-            CertPlan::DropAuthorities(places) => write!(f, "drop {} old authorities", places.len()),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_spoilt_secret_is_put_back_before_any_other_step() {
-        let now = Timestamp::UNIX_EPOCH;
-        for step in
-            [CertPlan::DropAuthorities(vec![1]), CertPlan::AddAuthority(super::super::plan::AuthorityReason::Ageing)]
-        {
-            assert_eq!(restored_first(&step, now), CertPlan::Keep { until: now });
-        }
-        assert_eq!(restored_first(&CertPlan::Create, now), CertPlan::Create, "what is over is not put back");
-    }
 }

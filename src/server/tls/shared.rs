@@ -1,8 +1,8 @@
-//! What the passes of this room have in common: what is served, what callers trust, and whom a change concerns.
+//! The state that all certificate passes share: the certificate in use, the CA bundle, and the queue.
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -18,13 +18,16 @@ use super::{
     sni::SniTable,
 };
 use crate::server::health::Check;
-use controller_runtime::queue::{Outcome, WorkQueue};
+use controller_runtime::{
+    lock,
+    queue::{Outcome, WorkQueue},
+};
 use mcm_metrics::{Certificate, Metrics};
 
-/// No pass waits longer for the next one of its subject, if there is anything to wait for.
+/// The longest wait for the next pass of a subject.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// What a pass is about.
+/// The subject of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
     /// The certificate and its authorities.
@@ -33,30 +36,30 @@ pub(super) enum Subject {
     Bundle(usize),
 }
 
-/// What the passes of this room have in common.
+/// The state that all certificate passes share.
 pub(super) struct Shared {
     pub(super) queue: Arc<WorkQueue<Subject>>,
     pub(super) clock: WallClock,
     pub(super) entropy: Entropy,
-    /// What the API server's clock shows more than this host's.
+    /// How far the API server's clock is ahead of this host's clock.
     pub(super) offset: ClockOffset,
     pub(super) serving: Arc<ServingCertificate>,
     pub(super) bundle: watch::Sender<Bundle>,
-    /// The objects whose `caBundle` is in our care.
+    /// The objects whose `caBundle` this process keeps right.
     pub(super) targets: Vec<Target>,
-    /// Hosts of the URLs that these objects call us by.
+    /// Hosts in the URLs by which these objects call this process.
     pub(super) hosts: Mutex<BTreeSet<String>>,
-    /// Which bundle all of them hold.
+    /// The bundle that all of them have.
     pub(super) published: Mutex<Option<Published>>,
     pub(super) loaded: Check,
     pub(super) bundles: Check,
-    /// Where there are pairs for certain names.
+    /// `None` without pairs for certain names.
     pub(super) names: Option<Check>,
     pub(super) metrics: Metrics,
 }
 
 impl Shared {
-    /// Takes a pair into use for the next handshakes; answers when it ends. The pair in use already is left as it is.
+    /// Uses a pair for the next handshakes. Returns when it expires. If the pair is already used, nothing changes.
     pub(super) fn load(&self, pair: &KeyPair) -> Result<Timestamp, MaterialError> {
         let certified = pair.certified_key()?;
         let Material { not_before: from, not_after: expires, .. } = *pair.leaf();
@@ -68,7 +71,7 @@ impl Shared {
         Ok(expires)
     }
 
-    /// Takes pairs for certain names into use.
+    /// Uses pairs for certain names.
     pub(super) fn load_for_names(&self, table: SniTable, ends: impl Iterator<Item = Timestamp>) {
         self.serving.replace_names(table);
         if let Some(first) = ends.min() {
@@ -82,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Once all of them were loaded, a pair that is spoilt does not take the replica out of service: the old one stays in use.
+    /// After all of them were loaded, an unusable pair does not make the replica unready, because the old pair stays in use.
     pub(super) fn a_name_has_no_certificate(&self, why: &str) {
         self.count_refusal("sni");
         if let Some(names) = self.names.as_ref().filter(|names| !names.has_passed()) {
@@ -90,7 +93,7 @@ impl Shared {
         }
     }
 
-    /// Tells callers whom to trust.
+    /// Publishes the CA bundle for callers.
     pub(super) fn publish(&self, content: &CertSecret) {
         if let Some(newest) = content.authorities.first() {
             let expires = seconds(newest.certificate.not_after);
@@ -105,43 +108,43 @@ impl Shared {
             changed
         });
         if changed {
-            // Without targets, no caller needs the bundle. With targets, this comes first: their passes say when all of them hold it.
+            // Without targets, no caller needs the bundle. With targets, their passes report later when all of them have it.
             self.held_by_all(self.bundle().filter(|_| self.targets.is_empty()));
             (0..self.targets.len()).for_each(|place| self.queue.add(Subject::Bundle(place)));
         }
     }
 
-    /// The authorities (PEM) that callers must trust, once there are any.
+    /// The authorities (PEM) that callers must trust, if there are any yet.
     pub(super) fn bundle(&self) -> Bundle {
         self.bundle.borrow().clone()
     }
 
-    /// Every target holds this bundle; none means that not all hold the same.
+    /// Every target has this bundle. `None` means that not all have the same.
     pub(super) fn held_by_all(&self, bundle: Bundle) {
-        let mut published = locked(&self.published);
+        let mut published = lock(&self.published);
         if published.as_ref().map(|published| &published.bundle) != bundle.as_ref() {
             *published = bundle.map(|bundle| Published { bundle, since: (self.clock)() });
             self.queue.add(Subject::Certificate);
         }
     }
 
-    /// Whether every target holds the bundle of this content.
+    /// Whether every target has the bundle of this content.
     pub(super) fn publication_of(&self, content: Option<&CertSecret>) -> Publication {
-        Publication::of(locked(&self.published).as_ref(), content)
+        Publication::of(lock(&self.published).as_ref(), content)
     }
 
-    /// From now on the certificate should be valid for these hosts, too.
+    /// The certificate must also be valid for these hosts from now on.
     pub(super) fn called_by(&self, hosts: BTreeSet<String>) {
-        let mut known = locked(&self.hosts);
+        let mut known = lock(&self.hosts);
         if *known != hosts {
             *known = hosts;
             self.queue.add(Subject::Certificate);
         }
     }
 
-    /// These settings, with the hosts that targets call us by.
+    /// These settings, with the hosts by which targets call this process.
     pub(super) fn with_hosts(&self, settings: &PlanSettings) -> PlanSettings {
-        settings.including(&locked(&self.hosts))
+        settings.including(&lock(&self.hosts))
     }
 
     pub(super) fn certificate_is_missing(&self, why: &str) {
@@ -150,8 +153,8 @@ impl Shared {
         }
     }
 
-    /// No handshake succeeds. The check passes again when another certificate is loaded, or this one is valid again; the pass
-    /// that can make another one runs.
+    /// No handshake succeeds. The check passes again when another certificate is loaded, or when this one is valid again. A pass
+    /// that can make another certificate is queued.
     pub(super) fn certificate_is_not_valid(&self, why: &str) {
         self.loaded.fail(why);
         self.queue.add(Subject::Certificate);
@@ -179,7 +182,7 @@ impl Shared {
         self.metrics.certificate.reload_failures.inc(&Certificate { name });
     }
 
-    /// Once all bundles were seen, a later drift does not take the replica out of service: it can't be helped by that.
+    /// After all bundles were right once, a later drift does not make the replica unready, because that would not help.
     pub(super) fn bundles_are_missing(&self, why: &str) {
         if !self.bundles.has_passed() {
             self.bundles.fail(why);
@@ -192,16 +195,11 @@ fn seconds(time: Timestamp) -> f64 {
     time.as_second() as f64
 }
 
-/// Look again at this moment.
-pub(super) fn look_at(moment: Timestamp, now: Timestamp) -> Outcome {
+/// The outcome of a pass whose subject is due again at this moment.
+pub(super) fn look_again_at(moment: Timestamp, now: Timestamp) -> Outcome {
     let wait = Duration::try_from(moment.duration_since(now)).unwrap_or_default();
     Outcome::LookAgain(wait.min(LONGEST_WAIT), "time alone makes a step due")
 }
-
-pub(super) fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::OnceLock;
@@ -225,8 +223,8 @@ mod tests {
         let (probe, seen) = (Arc::clone(&shared), Arc::clone(&publications));
         let metrics = Metrics::new(Arc::new(move || {
             // The publication is locked while its own change queues a subject.
-            if let Some(Ok(published)) = probe.get().map(|shared| shared.published.try_lock()) {
-                locked(&seen).push(published.is_some());
+            if let Some(published) = probe.get().and_then(|shared| shared.published.try_lock()) {
+                seen.lock().push(published.is_some());
             }
             Duration::ZERO
         }));
@@ -245,8 +243,8 @@ mod tests {
         };
         let manager = CertificateManager::new(Some(FakeApi::new().client()), settings, &metrics, &Health::default());
         let shared = shared.get_or_init(|| manager.unwrap().shared);
-        *locked(&shared.published) = Some(Published { bundle: "before".into(), since: Timestamp::now() });
+        *shared.published.lock() = Some(Published { bundle: "before".into(), since: Timestamp::now() });
         shared.publish(&content);
-        assert_eq!(*locked(&publications), vec![false; shared.targets.len()]);
+        assert_eq!(*publications.lock(), vec![false; shared.targets.len()]);
     }
 }

@@ -1,13 +1,13 @@
-//! Further pairs for callers that ask for certain names (`--tls-sni-cert-key`), as the API server's own flag has them.
+//! Further pairs for callers that ask for certain names (`--tls-sni-cert-key`), as with the API server's flag of this name.
 //!
-//! Names are told apart from patterns by a first label `*`, which stands for one label. The address that a caller connected to is
-//! no name: what asks for none, or for one that no pair is for, gets the serving certificate. Source: spec/extension-apiserver
+//! A pattern begins with the label `*`, which stands for one label. A caller that asks for no name, or for a name without a pair,
+//! gets the serving certificate. An address is not a name. Source: spec/extension-apiserver
 //! §4.1, Kubernetes `--tls-sni-cert-key`.
 
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,19 +15,20 @@ use rustls::sign::CertifiedKey;
 use tracing::{error, info};
 
 use super::{files::PairFiles, material::KeyPair, shared::Shared};
+use controller_runtime::lock;
 
-/// A pair of files, and the names that it is for.
+/// A pair of files, and its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SniPair {
     /// The files.
     pub files: PairFiles,
-    /// Names and patterns; none means those that the certificate is valid for.
+    /// Names and patterns. If empty, the names of the certificate.
     pub names: Vec<String>,
     /// How often the files are read; [`super::POLL_INTERVAL`].
     pub interval: Duration,
 }
 
-/// What each name gets.
+/// The pair of each name.
 #[derive(Default)]
 pub(super) struct SniTable(BTreeMap<String, Arc<CertifiedKey>>);
 
@@ -38,7 +39,7 @@ impl fmt::Debug for SniTable {
 }
 
 impl SniTable {
-    /// Names that a pair was said to be for go before names that its certificate has; among equals the first pair wins.
+    /// Names from the flag have priority over names from a certificate. If two pairs have the same name, the first pair is used.
     fn of<'a>(pairs: impl Iterator<Item = (&'a [String], &'a KeyPair)> + Clone) -> Self {
         let mut table = BTreeMap::new();
         let explicit = pairs.clone().filter(|(names, _)| !names.is_empty());
@@ -55,7 +56,7 @@ impl SniTable {
         Self(table)
     }
 
-    /// What this name gets: a pair for the very name, else one for a pattern.
+    /// The pair of this name. The name itself has priority over a pattern.
     pub(super) fn find(&self, name: &str) -> Option<Arc<CertifiedKey>> {
         if self.0.is_empty() {
             return None;
@@ -66,14 +67,14 @@ impl SniTable {
     }
 }
 
-/// Keeps the table right.
+/// Keeps the table up to date.
 pub(super) async fn follow(pairs: Vec<SniPair>, shared: &Shared) {
     let known: Mutex<Vec<Option<KeyPair>>> = Mutex::new(vec![None; pairs.len()]);
     let (known, pairs) = (&known, &pairs);
     let follow = |nth: usize| {
         let take = move |found: Result<KeyPair, String>| match found {
             Ok(pair) => {
-                let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut known = lock(known);
                 info!(expires = %pair.leaf().not_after, names = ?pair.leaf().names, "loaded a certificate for certain names");
                 known[nth] = Some(pair);
                 let read = pairs.iter().zip(&*known);

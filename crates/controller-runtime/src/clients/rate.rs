@@ -3,11 +3,9 @@
 //! It is small, so no crate is used: it waits on tokio's clock, also when that is paused or simulated, and it serves callers in
 //! their order, as client-go's limiter does.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Mutex, time::Duration};
 
+use crate::lock;
 use tokio::time::Instant;
 
 /// Calls per second, and how many may be made at once after a pause.
@@ -55,7 +53,7 @@ impl TokenBucket {
     /// The same, unless the wait would be longer than `max_wait`. Then no token is taken, so that later callers do not wait for
     /// calls that are not made.
     pub fn take_within(&self, now: Instant, max_wait: Duration) -> Option<Duration> {
-        let mut full_at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut full_at = lock(&self.full_at);
         let from = full_at.map_or(now, |at| at.max(now));
         let wait = from.saturating_duration_since(now).saturating_sub(self.ahead);
         if wait > max_wait {

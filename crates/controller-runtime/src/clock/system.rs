@@ -1,7 +1,7 @@
 //! The clock of production: the system's time of day, compared with the monotonic clock and with the API server's clock.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use super::{
     Clock, Reading, Step,
     offset::{Offset, difference},
 };
+use crate::lock;
 
 /// A larger change of the difference between time of day and monotonic clock, from one reading to the next, is a step. A host that
 /// was suspended shows a step too, because its monotonic clock stood still.
@@ -69,7 +70,7 @@ impl SystemClock {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -1,7 +1,8 @@
 //! Writes events to the API server, one after another, at the rate of its own client.
 //!
 //! [`super::correlate`] decides what is written. A note that can't be written is dropped after a few tries: events are not a
-//! reliable record, and no controller waits for them.
+//! reliable record, and no controller waits for them. They go through kube's own API, because the deadline of a call is shorter here
+//! and a count is added to an event without its UID.
 
 use std::time::Duration;
 
@@ -90,7 +91,7 @@ impl Publisher {
             let written = tokio::time::timeout(CALL, write(&api, &verdict)).await;
             match written.unwrap_or(Err(ApiError::TimedOut(CALL))) {
                 Ok(()) => return,
-                Err(error) if error.outcome_unknown() || matches!(error, ApiError::TooManyRequests(_)) => {
+                Err(error) if error.is_temporary() => {
                     tracing::debug!(%error, attempt, "event not written");
                     if attempt < TRIES {
                         tokio::time::sleep(PAUSE).await;

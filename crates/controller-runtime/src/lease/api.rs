@@ -1,4 +1,6 @@
 //! Reading and writing a Lease object.
+//!
+//! The calls go through kube's own API: a Lease is replaced as a whole, and the election gives each call the time that is left to it.
 
 use std::time::Duration;
 

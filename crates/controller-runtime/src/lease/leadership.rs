@@ -1,7 +1,7 @@
 //! Whether this process leads. All code that acts may ask at any time.
 
 use std::sync::{
-    Arc, Mutex, PoisonError,
+    Arc, Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::latch::Latch;
+use crate::lock;
 
 /// The state of leadership. Cheap to clone; all clones share one state.
 ///
@@ -115,7 +116,7 @@ impl Leadership {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Option<Instant>>> {
-        self.valid_until.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.valid_until)
     }
 }
 

@@ -1,14 +1,11 @@
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Mutex};
 
 use jiff::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
-use crate::{clock::TokioClock, gate::Gate};
+use crate::{clock::TokioClock, gate::Gate, lock};
 
 /// What goes wrong with the calls of one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +27,7 @@ struct Server {
 
 impl Server {
     fn lease(&self, name: &str) -> Option<Lease> {
-        self.leases.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        lock(&self.leases).get(name).cloned()
     }
 
     fn holder(&self, name: &str) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Calls an API server with HTTP requests, each with a deadline.
 
-use std::{fmt::Debug, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use kube::{Resource, core::response::StatusSummary};
@@ -20,22 +20,30 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 const JSON: &str = "application/json";
 
-/// Objects of one kind at an API server.
-pub struct ApiServer<K> {
+/// The form of an answer with metadata only.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+/// Objects of one kind at an API server. For [`kube::core::PartialObjectMeta`], answers contain metadata only.
+pub struct ApiServer<K: Resource> {
     client: kube::Client,
     reader: kube::Client,
     /// Removes what is not kept. Pruned objects are never written back.
     prune: fn(&mut K),
-    kind: PhantomData<fn() -> K>,
+    kind: K::DynamicType,
 }
 
-impl<K> ApiServer<K>
-where
-    K: Resource<DynamicType = ()> + DeserializeOwned,
-{
+impl<K: Resource<DynamicType = ()> + DeserializeOwned> ApiServer<K> {
     /// Reads and writes through this client.
     pub fn new(client: kube::Client, prune: fn(&mut K)) -> Self {
-        Self { reader: client.clone(), client, prune, kind: PhantomData }
+        Self { prune, ..Self::of_kind(client, ()) }
+    }
+}
+
+impl<K: Resource + DeserializeOwned> ApiServer<K> {
+    /// Reads and writes whole objects of a kind that is known at run time.
+    pub fn of_kind(client: kube::Client, kind: K::DynamicType) -> Self {
+        Self { reader: client.clone(), client, prune: |_| {}, kind }
     }
 
     /// Reads through another client, so that reads and writes have separate rates.
@@ -45,9 +53,9 @@ where
         self
     }
 
-    fn path(key: &ObjectKey, subresource: Option<&str>) -> String {
+    fn path(&self, key: &ObjectKey, subresource: Option<&str>) -> String {
         let namespace = Some(key.namespace.as_str()).filter(|namespace| !namespace.is_empty());
-        let mut path = format!("{}/{}", K::url_path(&(), namespace), key.name);
+        let mut path = format!("{}/{}", K::url_path(&self.kind, namespace), key.name);
         if let Some(subresource) = subresource {
             path.push('/');
             path.push_str(subresource);
@@ -70,46 +78,53 @@ where
         in_time(request, |request| client.request::<K>(request))
             .await?
             .map(|object| self.pruned(object))
-            .map_err(|error| ApiError::about::<K>(error, name))
+            .map_err(|error| ApiError::about::<K>(error, &self.kind, name))
     }
 }
 
 #[async_trait]
 impl<K> ObjectApi<K> for ApiServer<K>
 where
-    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    K: Resource + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
 {
     async fn read(&self, key: &ObjectKey) -> Result<Arc<K>, ApiError> {
-        let request = request(http::Method::GET, &Self::path(key, None), JSON, Vec::new())?;
+        let request = request::<K>(http::Method::GET, &self.path(key, None), JSON, Vec::new())?;
         self.call_about(&self.reader, request, &key.name).await
     }
 
     async fn list(&self, query: &ListQuery) -> Result<Page, ApiError> {
         let selector = query.selector.as_deref().map(|selector| ("labelSelector", form_urlencoded(selector)));
+        let fields = query.fields.as_deref().map(|fields| ("fieldSelector", form_urlencoded(fields)));
         let limit = query.limit.map(|limit| ("limit", limit.to_string()));
         let after = query.after.as_deref().map(|token| ("continue", form_urlencoded(token)));
-        let parts: Vec<String> =
-            [limit, after, selector].into_iter().flatten().map(|(name, value)| format!("{name}={value}")).collect();
-        let path = format!("{}?{}", K::url_path(&(), query.namespace.as_deref()), parts.join("&"));
-        let request = request(http::Method::GET, &path, JSON, Vec::new())?;
+        let parts: Vec<String> = [limit, after, selector, fields]
+            .into_iter()
+            .flatten()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        let path = format!("{}?{}", K::url_path(&self.kind, query.namespace.as_deref()), parts.join("&"));
+        let mut request = request::<K>(http::Method::GET, &path, JSON, Vec::new())?;
+        if K::metadata_api() {
+            request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA_LIST));
+        }
         let mut list =
             in_time(request, |request| self.reader.request::<Value>(request)).await?.map_err(ApiError::from)?;
         let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
             // An answer that is no list must not count as an empty list.
             return Err(ApiError::Other(format!("the answer to {path} is no list")));
         };
-        let next = list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()).map(str::to_owned);
-        Ok(Page { items, next })
+        let text = |field: &str| list["metadata"][field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+        Ok(Page { items, next: text("continue"), version: text("resourceVersion") })
     }
 
     async fn create(&self, object: &K) -> Result<Arc<K>, ApiError> {
         let mut body = serde_json::to_value(object).map_err(|error| ApiError::Other(error.to_string()))?;
         if let Value::Object(fields) = &mut body {
-            fields.insert("apiVersion".to_owned(), Value::from(K::api_version(&()).into_owned()));
-            fields.insert("kind".to_owned(), Value::from(K::kind(&()).into_owned()));
+            fields.insert("apiVersion".to_owned(), Value::from(K::api_version(&self.kind).into_owned()));
+            fields.insert("kind".to_owned(), Value::from(K::kind(&self.kind).into_owned()));
         }
         let namespace = object.meta().namespace.as_deref().filter(|namespace| !namespace.is_empty());
-        let request = request(http::Method::POST, &K::url_path(&(), namespace), JSON, encode(&body)?)?;
+        let request = request::<K>(http::Method::POST, &K::url_path(&self.kind, namespace), JSON, encode(&body)?)?;
         in_time(request, |request| self.client.request::<K>(request))
             .await?
             .map(|created| self.pruned(created))
@@ -125,7 +140,7 @@ where
             Part::Main => None,
             Part::Status => Some("status"),
         };
-        let request = request(http::Method::PATCH, &Self::path(key, subresource), content_type, body)?;
+        let request = request::<K>(http::Method::PATCH, &self.path(key, subresource), content_type, body)?;
         self.call_about(&self.client, request, &key.name).await
     }
 
@@ -138,9 +153,9 @@ where
         if let Some(seconds) = how.grace_seconds {
             options["gracePeriodSeconds"] = Value::from(seconds);
         }
-        let request = request(http::Method::DELETE, &Self::path(&target.key, None), JSON, encode(&options)?)?;
+        let request = request::<K>(http::Method::DELETE, &self.path(&target.key, None), JSON, encode(&options)?)?;
         let answer = in_time(request, |request| self.client.request_status::<K>(request)).await?;
-        match answer.map_err(|error| ApiError::about::<K>(error, &target.key.name))? {
+        match answer.map_err(|error| ApiError::about::<K>(error, &self.kind, &target.key.name))? {
             // With a finalizer or a grace period, the answer is the object, marked for deletion.
             either::Either::Left(object) if object.meta().deletion_timestamp.is_some() => {
                 Ok(Deleted::Marked(self.pruned(object)))
@@ -212,7 +227,7 @@ fn encode(body: &impl Serialize) -> Result<Vec<u8>, ApiError> {
     serde_json::to_vec(body).map_err(|error| ApiError::Other(error.to_string()))
 }
 
-fn request(
+fn request<K: Resource>(
     method: http::Method,
     path: &str,
     content_type: &str,
@@ -222,7 +237,7 @@ fn request(
         .method(method)
         .uri(path)
         .header(http::header::CONTENT_TYPE, content_type)
-        .header(http::header::ACCEPT, "application/json")
+        .header(http::header::ACCEPT, if K::metadata_api() { METADATA } else { JSON })
         .body(body)
         .map_err(|error| ApiError::Other(format!("request for {path}: {error}")))
 }

@@ -77,8 +77,8 @@ async fn only_an_answer_that_names_the_object_proves_that_it_is_gone(
         let (objects, store) = objects(answer.clone(), |_| {});
         let outcome = ask(&objects, &method).await;
         assert_eq!(store.is_empty(), is_proof, "{method} {answer:?}");
-        let is_unavailable = matches!(&outcome, Err(ApiError::Unavailable(_)));
-        assert_eq!(is_unavailable, !is_proof, "{method} {answer:?}: {outcome:?}");
+        let says_nothing = matches!(&outcome, Err(ApiError::NotServed(_)));
+        assert_eq!(says_nothing, !is_proof, "{method} {answer:?}: {outcome:?}");
     }
 }
 
@@ -197,4 +197,38 @@ async fn a_refused_creation_is_recorded_for_the_owner() {
     refusals.changed(About { kind: "MachineSet", key: &ObjectKey::new("ns", "a") });
     assert!(objects.create(&of_set("a", "a-5")).await.is_err());
     assert_eq!(*sent.lock().unwrap(), 4);
+}
+
+/// A kind that is known at run time is read like any other, here with metadata only.
+#[tokio::test]
+async fn a_list_has_the_objects_of_all_pages_and_the_selectors_are_sent() {
+    let asked: Arc<Mutex<Vec<(String, String)>>> = Arc::default();
+    let noted = Arc::clone(&asked);
+    let service = service_fn(move |request: Request<Body>| {
+        let accept = request.headers()[http::header::ACCEPT].to_str().unwrap().to_owned();
+        let uri = request.uri().to_string();
+        let (name, next) = if uri.contains("continue=") { ("b", "") } else { ("a", "more") };
+        noted.lock().unwrap().push((uri, accept));
+        let item = json!({ "metadata": { "name": name, "namespace": "ns" } });
+        let list = json!({ "metadata": { "continue": next, "resourceVersion": "7" }, "items": [item] });
+        async move { Ok::<_, kube::Error>(Response::new(Body::from(list.to_string().into_bytes()))) }
+    });
+    let kind = kube::api::ApiResource::erase::<k8s_openapi::api::core::v1::Secret>(&());
+    let client = kube::Client::new(service, "ns");
+    let api = ApiServer::<kube::core::PartialObjectMeta<kube::api::DynamicObject>>::of_kind(client, kind);
+    let query = ListQuery {
+        selector: Some("a=b".to_owned()),
+        fields: Some("metadata.name=x".to_owned()),
+        limit: Some(1),
+        ..ListQuery::within("ns")
+    };
+    let all = api.list_all(query).await.unwrap();
+    let names: Vec<_> = all.items.into_iter().map(|item| ObjectKey::of(&*api.decode(item).unwrap()).name).collect();
+    assert_eq!((names, all.version.as_deref()), (vec!["a".to_owned(), "b".to_owned()], Some("7")));
+    let form = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1".to_owned();
+    let path = |limits: &str| {
+        format!("/api/v1/namespaces/ns/secrets?{limits}&labelSelector=a%3Db&fieldSelector=metadata.name%3Dx")
+    };
+    let expected = [(path("limit=1"), form.clone()), (path("limit=1&continue=more"), form)];
+    assert_eq!(*asked.lock().unwrap(), expected);
 }

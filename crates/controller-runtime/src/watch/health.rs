@@ -1,14 +1,11 @@
 //! Whether a watch works: when it last received data, and its errors.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
 use super::Poison;
+use crate::lock;
 
 /// The state of one watch, for readiness texts and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +111,6 @@ impl Health {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }

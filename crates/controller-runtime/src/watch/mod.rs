@@ -20,10 +20,11 @@ pub mod prune;
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
+use crate::lock;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
@@ -217,6 +218,6 @@ impl Watches {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Arc<Health>>> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.health)
     }
 }

@@ -1,4 +1,6 @@
-//! Single calls to the API server of the target cluster. They decode only the required data.
+//! Single calls to the API server of the target cluster, with the deadline and the errors of all calls.
+//!
+//! They are no [`controller_runtime::objects::ObjectApi`], because kubelets send strategic patches and no answer to a write is decoded.
 
 use controller_runtime::{error::ApiError, objects::in_time};
 use http::{Method, Request};

@@ -42,7 +42,8 @@ pub(super) fn access(server: &Shared) -> ConfigMapAccess {
 impl Server {
     fn answer(&mut self, method: &Method, name: &str, body: &Value) -> (u16, Value) {
         let failure = |code: u16| {
-            (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": "x", "message": "no"}))
+            let reason = if *method == Method::POST { "AlreadyExists" } else { "x" };
+            (code, json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": "no"}))
         };
         if *method == Method::GET {
             let ours = |object: &&Value| object["metadata"]["labels"][label::SIMULATION_STATE] == "vms";

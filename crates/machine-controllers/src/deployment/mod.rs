@@ -41,7 +41,7 @@ pub mod waits;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use jiff::Timestamp;
@@ -63,6 +63,7 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::Gate,
     key::ObjectKey,
+    lock,
     objects::Objects,
     queue::Outcome,
     snapshot::Snapshot,
@@ -226,6 +227,6 @@ impl DeploymentController {
     }
 
     fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 }

@@ -63,7 +63,7 @@ impl EvictionApi for Evictions {
         in_time(request, |request| self.0.request_text(request))
             .await?
             .map(drop)
-            .map_err(|error| ApiError::about::<Pod>(error, name))
+            .map_err(|error| ApiError::about::<Pod>(error, &(), name))
     }
 }
 

@@ -4,7 +4,7 @@
 //! drain's inbox until the next step.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::PersistentVolumeSpec;
 use tokio::sync::Semaphore;
 
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
-use controller_runtime::{gate::Gate, tasks::SharedTasks};
+use controller_runtime::{gate::Gate, lock, tasks::SharedTasks};
 use machine_driver::{Code, Driver, OpContext, VolumeIdsRequest, answered};
 
 /// Maximum number of concurrent requests for names of volumes, over all drains of the process.
@@ -78,11 +78,11 @@ pub struct Inbox(Arc<Mutex<Vec<DrainAnswer>>>);
 impl Inbox {
     /// Takes all answers out.
     pub fn take(&self) -> Vec<DrainAnswer> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.0))
     }
 
     fn put(&self, news: DrainAnswer) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(news);
+        lock(&self.0).push(news);
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -23,6 +23,7 @@ use controller_runtime::{
     error::ApiError,
     gate::{Destruction, Gate},
     key::{ObjectKey, Target},
+    lock,
     tasks::SharedTasks,
 };
 use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
@@ -150,10 +151,6 @@ impl DriverCalls {
         self.under_way.wait().await;
         lock(&self.calls).iter().filter(|(_, entry)| entry.answer.is_some()).map(|(key, _)| key.clone()).collect()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The driver's answer, unless the gate keeps the call from beginning or drops it.

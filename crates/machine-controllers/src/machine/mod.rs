@@ -66,6 +66,7 @@ use controller_runtime::{
     events::Recorder,
     gate::Gate,
     key::ObjectKey,
+    lock,
     objects::Objects,
     store::Store,
     tasks::SharedTasks,
@@ -120,13 +121,13 @@ impl FreezeSwitch {
 
     /// Stores which API server does not answer; returns whether this is a change.
     pub fn set_silence(&self, silence: Silence) -> bool {
-        let mut stored = self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut stored = lock(&self.silence);
         std::mem::replace(&mut *stored, silence) != silence
     }
 
     /// Which API server does not answer.
     pub fn silence(&self) -> Silence {
-        *self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        *lock(&self.silence)
     }
 
     /// Whether this machine is frozen.
@@ -145,7 +146,7 @@ impl FreezeSwitch {
     }
 
     fn holds(&self) -> std::sync::MutexGuard<'_, BTreeSet<ObjectKey>> {
-        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.held)
     }
 }
 

@@ -1,10 +1,6 @@
 //! The pass over one machine: observe, decide, act; repeated until nothing more can be done at once.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -32,6 +28,7 @@ use controller_runtime::{
     error::ApiError,
     events::EventNote,
     key::ObjectKey,
+    lock,
     queue::Outcome,
     snapshot::{Snapshot, Whole},
     store::Store,
@@ -420,10 +417,6 @@ fn trouble_text(seen: &Observation, trouble: &Trouble) -> Option<String> {
         let (node, again, error) = (seen.node_label(), tried_again(every), &trouble.error);
         format!("Node {node} can't be brought in line with the machine, {again}: {error}")
     })
-}
-
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -1,10 +1,7 @@
 //! Makes and removes bootstrap tokens in the target cluster. `creation::bootstrap_token` knows their content and their
 //! owner.
 
-use std::{
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt;
@@ -23,6 +20,7 @@ use crate::times::{after, since};
 use controller_runtime::{
     error::ApiError,
     key::{ObjectKey, Target},
+    lock,
     objects::{DeleteHow, Objects},
 };
 use machine_api::v1alpha1::MachinePhase;
@@ -65,7 +63,7 @@ pub async fn ensure(
             break;
         }
         let secret = {
-            let mut rng = rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rng = lock(rng);
             new_secret(&mut *rng)
         };
         let wanted = token_secret(machine, id, &secret, seen.now, lives, groups);

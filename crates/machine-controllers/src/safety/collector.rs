@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -31,6 +31,7 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::{Destruction, Gate},
     key::ObjectKey,
+    lock,
     objects::{Objects, Part},
     queue::Outcome,
     snapshot::Snapshot,
@@ -413,10 +414,6 @@ pub async fn list(
     let cx = OpContext::within(deadline);
     let request = ListRequest { class: Arc::clone(class), secret: secret.clone() };
     answered(deadline, driver.list_machines(&cx, request)).await
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,14 +7,14 @@
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
+use kube::Resource;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::{
     freeze::{self, Health, LOOK_AFTER_THAW, Limits, Observation, State, Step, Views, silence},
@@ -31,7 +31,8 @@ use controller_runtime::{
     error::ApiError,
     events::{EventNote, Recorder},
     key::ObjectKey,
-    objects::{Objects, Part},
+    lock,
+    objects::{ApiServer, ObjectApi, Objects, Part},
     queue::{Outcome, WorkQueue},
     snapshot::Snapshot,
     store::Store,
@@ -93,7 +94,9 @@ impl Watchman {
     /// Sends one probe and acts on its result.
     pub async fn reconcile(&self) -> Outcome {
         let asked = self.deps.clock.reading().steady;
-        let (control, target) = tokio::join!(self.probe_control(), self.probe_target());
+        let deps = &self.deps;
+        let (control, target) =
+            tokio::join!(self.probe::<Machine>(&deps.control, &deps.namespace), self.probe::<Node>(&deps.target, ""));
         let state = *lock(&self.state);
         let both_up = control == Health::Up && target == Health::Up;
         let views = if both_up && matches!(state, State::Frozen { .. }) { self.views().await } else { Views::Current };
@@ -144,12 +147,10 @@ impl Watchman {
     /// Whether the stores show the present state of the API servers. A watch that reconnects after an outage replays
     /// it: at first it may show every Node as unreachable.
     async fn views(&self) -> Views {
-        let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
-        let nodes: Api<Node> = Api::all(self.deps.target.clone());
-        let Some(view) = &self.deps.nodes else { return Views::Current };
-        let caught_up = async {
-            tokio::join!(caught_up("machines", &machines, &self.deps.views.machines), caught_up("nodes", &nodes, view))
-        };
+        let WatchmanDeps { control, target, namespace, views, .. } = &self.deps;
+        let Some(nodes) = &self.deps.nodes else { return Views::Current };
+        let caught_up =
+            async { tokio::join!(caught_up(control, namespace, &views.machines), caught_up(target, "", nodes)) };
         if tokio::time::timeout(CATCH_UP, caught_up).await.is_ok() {
             return Views::Current;
         }
@@ -157,25 +158,15 @@ impl Watchman {
         Views::Behind
     }
 
-    async fn probe_control(&self) -> Health {
-        let machines: Api<Machine> = Api::namespaced(self.deps.control.clone(), &self.deps.namespace);
-        self.answered::<Machine>(machines).await
-    }
-
-    async fn probe_target(&self) -> Health {
-        let nodes: Api<Node> = Api::all(self.deps.target.clone());
-        self.answered::<Node>(nodes).await
-    }
-
     /// Only an API server names the object that it did not find. Any other 404 comes from a gateway that does not reach
     /// the API server.
-    async fn answered<K>(&self, api: Api<K>) -> Health
+    async fn probe<K>(&self, client: &kube::Client, namespace: &str) -> Health
     where
-        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+        K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + Debug + Send + Sync + 'static,
     {
         let within = (self.deps.limits.timeout / 3).clamp(PROBE_WITHIN.0, PROBE_WITHIN.1);
-        let answer = tokio::time::timeout(within, api.get(DUMMY)).await;
-        match answer.map(|answer| answer.map_err(|error| ApiError::about::<K>(error, DUMMY))) {
+        let (api, key) = (ApiServer::<K>::of_kind(client.clone(), ()), ObjectKey::new(namespace, DUMMY));
+        match tokio::time::timeout(within, api.read(&key)).await {
             Ok(Ok(_) | Err(ApiError::NotFound(_))) => Health::Up,
             Ok(Err(error)) => Health::Down(error.to_string()),
             Err(_) => Health::Down(format!("no answer within {within:?}")),
@@ -265,10 +256,6 @@ impl Watchman {
             queue.add_after(machine.key(), LOOK_AFTER_THAW);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub mod validity;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use jiff::Timestamp;
@@ -53,6 +53,7 @@ use controller_runtime::{
     events::{EventNote, Recorder},
     gate::Gate,
     key::ObjectKey,
+    lock,
     objects::Objects,
     queue::Outcome,
     snapshot::Snapshot,
@@ -213,7 +214,7 @@ impl SetController {
     fn observe(&self, key: &ObjectKey) -> Option<SetObservation> {
         let now = self.deps.clock.now();
         let mut seen = SetObservation::look_up(&self.deps.views, self.deps.nodes.as_deref(), key, now)?;
-        seen.name_seed = self.random.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        seen.name_seed = lock(&self.random).next_u64();
         self.remember(key, |memory| {
             if memory.uid != seen.set.uid() {
                 *memory = Memory { uid: seen.set.uid().to_owned(), ..Memory::default() };
@@ -257,6 +258,6 @@ impl SetController {
     }
 
     fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.memory)
     }
 }

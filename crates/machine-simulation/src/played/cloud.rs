@@ -4,7 +4,7 @@
 use std::{
     collections::BTreeMap,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     task::{Poll, Waker},
 };
 
@@ -20,6 +20,7 @@ use crate::cloud::Vm;
 use controller_runtime::{
     clock::Clock,
     key::{ObjectKey, Target},
+    lock,
 };
 use machine_controllers::machine::observation::{Answer, Call, CreationGuarantee};
 
@@ -98,7 +99,7 @@ impl UnderWay {
     }
 
     fn lock(&self) -> MutexGuard<'_, Calls> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

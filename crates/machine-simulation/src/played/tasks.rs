@@ -2,11 +2,11 @@
 
 use std::{
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     task::{Context, Poll, Waker},
 };
 
-use controller_runtime::tasks::Tasks;
+use controller_runtime::{lock, tasks::Tasks};
 use futures::{Stream, future::BoxFuture, stream::FuturesUnordered};
 use tokio::runtime::{Builder, EnterGuard, Runtime};
 
@@ -30,7 +30,7 @@ impl PlayedTasks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<BoxFuture<'static, ()>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

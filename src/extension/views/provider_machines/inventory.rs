@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 
 use super::{super::common::Incomplete, claims::Claims};
 use crate::extension::view::Freshness;
-use controller_runtime::{clock::SharedClock, key::ObjectKey};
+use controller_runtime::{clock::SharedClock, key::ObjectKey, lock};
 use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
     safety::collector::{access_to, list},
@@ -310,10 +310,6 @@ impl Inventories {
             Err(status) => slot.failure = Some((status.code.as_str().to_owned(), status.to_string())),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use crate::{
     views::{ControlViews, node_store},
     wakes::listener,
 };
+pub use controller_runtime::lock;
 use controller_runtime::{
     clock::{Clock, Reading, SystemClock, TokioClock},
     events::Recorder,
@@ -54,10 +55,6 @@ pub const NODES: &str = "/api/v1/nodes/";
 const PODS: &str = "/api/v1/namespaces/ns/pods/";
 /// While this fails, the views of pods are empty.
 pub(crate) const LIST_OF_PODS: &str = "GET /api/v1/pods";
-
-pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap()
-}
 
 /// Whether calls fail, and by which seed.
 #[derive(Clone, Copy, Debug)]
