@@ -20,7 +20,7 @@ use machine_api::v1alpha1::MachineClass;
 /// The delay of a pass during which further changes can arrive.
 pub const SOON: Duration = Duration::from_millis(20);
 
-/// What a wake-up does to the back-off of a key whose last pass failed.
+/// The effect of a wake-up on the back-off of a key whose last pass failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
     /// The change may make a refused request succeed, such as a creation after a change of the class. The pass runs at

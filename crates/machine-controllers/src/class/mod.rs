@@ -33,7 +33,7 @@ use crate::{
 /// machine goes.
 const UNSEEN_USER: Duration = Duration::from_secs(60);
 
-/// What to do with the finalizer.
+/// The decision about the finalizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
     /// Add it.

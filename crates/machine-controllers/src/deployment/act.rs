@@ -37,7 +37,7 @@ type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
 pub struct Done {
     /// The first error.
     pub error: Option<ApiError>,
-    /// What the status reports about this pass.
+    /// The report about this pass for the status.
     pub report: Report,
     /// The objects of effects that got no answer.
     pub unanswered: BTreeSet<Counted>,

@@ -105,8 +105,8 @@ pub struct DeploymentController {
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
-/// What the controller remembers of a deployment between passes. Losing it costs one status write, and a wait of a few
-/// seconds if sets are being sized. A new leader has read all sets anyway.
+/// The memory of the controller about a deployment between passes. Losing it costs one status write, and a wait of a
+/// few seconds if sets are being sized. A new leader has read all sets anyway.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: String,

@@ -35,7 +35,7 @@ pub struct SetSeen {
     pub machines: Vec<MachineSnapshot>,
 }
 
-/// What a decision about a deployment may depend on.
+/// The input of a decision about a deployment.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeploymentObservation {
     /// Version of this structure.

@@ -97,9 +97,8 @@ pub fn fewer(fleet: &Fleet<'_>) -> i32 {
     active.filter_map(|set| shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
 }
 
-/// The sizes of the sets without the machines that the scaler has named: at most as many as the deployment has lost,
-/// first those of old sets (decisions.md 54). The original shrinks the largest set, whether it has the named machines
-/// or not.
+/// The sizes of the sets without the machines that the scaler has named: at most as many as the deployment has lost, first the machines of old sets
+/// (decisions.md 54). The original shrinks the largest set, whether it has the named machines or not.
 fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
     let mut fewer = fewer(fleet);
     let size_of = |set: &&SetState<'_>| {

@@ -48,7 +48,7 @@ pub fn knows_its_size(set: &SetSnapshot) -> bool {
     set.is_deleting() || set.status().observed_generation >= set.generation().unwrap_or_default()
 }
 
-/// What was observed of a set.
+/// An earlier observation of a set.
 #[derive(Clone, Copy, Debug)]
 struct SetRecord {
     generation: i64,
@@ -59,7 +59,7 @@ struct SetRecord {
     unsettled: Option<Unsettled>,
 }
 
-/// What was observed of a deployment's sets in the last pass.
+/// The observations of a deployment's sets in the last pass.
 #[derive(Clone, Debug, Default)]
 pub struct SettlingMemory(BTreeMap<String, SetRecord>);
 

@@ -33,7 +33,7 @@ use machine_api::{
     },
 };
 
-/// What the status reports about the pass.
+/// The report about the pass for the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Name of the set that was created.

@@ -32,7 +32,7 @@ const QUOTED: usize = 240;
 /// The beginning of the explanation, after the text of the original.
 const OPENING: &str = " Waiting for ";
 
-/// What the rollout waits for; `None` if nothing is delayed.
+/// The wait of the rollout. `None` if nothing is delayed.
 pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
     if !fleet.is_rolling() {
         return None;

@@ -1,4 +1,4 @@
-//! What this process remembers of a machine between passes. Nothing here has to survive a restart.
+//! The memory about a machine between passes. Nothing here has to survive a restart.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 use controller_runtime::key::Target;
 
-/// What this process remembers of a machine.
+/// The memory of this process about a machine.
 #[derive(Debug)]
 pub struct Memory {
     /// UID of the machine; a new machine of the same name gets a new memory.
@@ -163,7 +163,7 @@ fn is_success(answer: &Answer) -> bool {
     }
 }
 
-/// What is known only during one pass.
+/// Facts that are known only during one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// The drain, once stepped; see [`Pass::drain_of`].

@@ -149,7 +149,7 @@ impl FreezeSwitch {
     }
 }
 
-/// What the machine controller needs.
+/// The dependencies of the machine controller.
 pub struct MachineDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
@@ -179,7 +179,7 @@ pub struct MachineDeps {
     pub metrics: Metrics,
 }
 
-/// What the machine controller needs of the target cluster.
+/// The dependencies of the machine controller in the target cluster.
 pub struct TargetParts {
     /// Nodes, read and written; its store must be `node_store`.
     pub nodes: Objects<NodeSnapshot>,

@@ -57,7 +57,7 @@ pub struct Sources<'a> {
     pub node_vanished: bool,
 }
 
-/// What an observation needs of the target cluster.
+/// The sources of an observation in the target cluster.
 #[derive(Clone, Copy)]
 pub struct TargetSources<'a> {
     /// The store of Nodes.
@@ -157,7 +157,7 @@ pub fn class_of(views: &ControlViews, machine: &MachineSnapshot) -> Option<Arc<M
     views.classes.get(&ObjectKey::new(namespace, machine.class_ref().name.clone()))
 }
 
-/// What a driver call for the machine depends on.
+/// The inputs of a driver call for the machine.
 pub fn inputs_of(
     machine: &MachineSnapshot,
     class: Option<&MachineClass>,

@@ -250,7 +250,7 @@ impl MachineController {
         Acted::Done
     }
 
-    /// What a driver call for the machine would depend on now.
+    /// The current inputs of a driver call for the machine.
     pub(super) fn inputs_of(&self, machine: &MachineSnapshot) -> Inputs {
         let class = class_of(&self.views, machine);
         let secrets = secrets_of(&self.views.secrets, machine, class.as_deref());
@@ -360,8 +360,7 @@ impl MachineController {
         lock(&self.vanished).remove(machine);
     }
 
-    /// What this process remembers of a machine, and what its drain waits for. `None` while a pass works on the machine, and
-    /// before its first pass.
+    /// The memory of this process about a machine, and the wait of its drain. `None` while a pass works on the machine, and before its first pass.
     pub(super) fn remembered(&self, key: &ObjectKey, uid: &str) -> Option<(Memory, Option<drain::waiting::Waiting>)> {
         let memories = lock(&self.memories);
         let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
@@ -400,7 +399,7 @@ fn deadline(call: Call, deadlines: CallDeadlines) -> Duration {
     }
 }
 
-/// What a failed write of the control cluster means for the key.
+/// The outcome for a key after a failed write to the control cluster.
 fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
     match error {
         ApiError::NotLeading(_) => Outcome::Settled,

@@ -1,4 +1,4 @@
-//! What wakes a machine: changes of the machine, its siblings, its Node, its class, its Secrets, and the pods of its Node.
+//! The changes that wake a machine: changes of the machine, its siblings, its Node, its class, its Secrets, and the pods of its Node.
 //!
 //! Pure functions from a change to keys; [`MachineController::wakes`] gathers them. Source:
 //! spec/machine-controller §2.3, §2.5.
@@ -99,7 +99,7 @@ fn may_block_siblings(machine: Option<&MachineSnapshot>) -> bool {
     })
 }
 
-/// What a change of a Node means for its machines.
+/// The consequences of a change of a Node for its machines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NodeNews {
     /// Machines to look at.
@@ -259,7 +259,7 @@ fn may_be_drained(machine: &MachineSnapshot) -> bool {
 }
 
 impl MachineController {
-    /// What wakes this controller. The returned functions also remember which Nodes were removed and added.
+    /// The changes that wake this controller. The returned functions also remember which Nodes were removed and added.
     pub fn wakes(self: &Arc<Self>) -> Wakes {
         let remembers = Arc::clone(self);
         Wakes {

@@ -25,7 +25,7 @@ pub enum Standing {
     Settled {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// What that state is.
+        /// A description of the state.
         text: Cow<'static, str>,
     },
 }
@@ -55,7 +55,7 @@ impl Standing {
         }
     }
 
-    /// What the machine waits for, if it waits.
+    /// The wait, if the machine waits.
     pub const fn wait(&self) -> Option<&Waiting> {
         match self {
             Self::Waits(wait) | Self::Rests(wait) => Some(wait),
@@ -92,7 +92,7 @@ pub struct Waiting {
     limit: Option<(Timestamp, String)>,
 }
 
-/// What else happens to a machine while it waits.
+/// Another process that the machine is in while it waits: its deletion or its preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Course {
     /// Nothing else.
@@ -153,7 +153,7 @@ impl Waiting {
         self
     }
 
-    /// What the machine waits for.
+    /// The object that the machine waits for.
     pub fn object(&self) -> &str {
         &self.on
     }
@@ -204,7 +204,7 @@ impl Waiting {
         self.since.or(self.course.since())
     }
 
-    /// What ends the wait; if that is not set, what is waited for.
+    /// The event that ends the wait. If it is not set, the object that the machine waits for.
     pub fn resolved_by(&self) -> &str {
         if self.ended_by.is_empty() { &self.on } else { &self.ended_by }
     }

@@ -125,7 +125,7 @@ pub fn decide(seen: &Observation) -> Plan {
             let since = failing_since.unwrap_or(seen.asked);
             let silent = seen.steady.duration_since(since);
             if Duration::try_from(silent).unwrap_or_default() > seen.limits.timeout {
-                // The times in machines are those of the clock, not of the steady clock.
+                // The times in machines come from the wall clock, not from the steady clock.
                 let outage_began = seen.now.checked_sub(silent).unwrap_or(since);
                 (State::Frozen { outage_began }, Step::Freeze, soon)
             } else {
@@ -148,7 +148,7 @@ pub fn silence(control: &Health, target: &Health) -> Silence {
     }
 }
 
-/// What a thaw does to an unhealthy machine.
+/// The effect of a thaw on an unhealthy machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Thaw {
     /// The machine became unhealthy during the outage: it counts as Running again.
@@ -157,7 +157,7 @@ pub enum Thaw {
     RestartsTimeout,
 }
 
-/// Decides what a thaw does to this machine; `None` means nothing.
+/// Decides the effect of a thaw on this machine. `None` means no effect.
 pub fn thawed(machine: &MachineSnapshot, outage_began: Timestamp) -> Option<Thaw> {
     let current = &machine.status().current_status;
     if current.phase != MachinePhase::Unknown || machine.is_deleting() {

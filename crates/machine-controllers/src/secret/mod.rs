@@ -31,7 +31,7 @@ use crate::{
 /// class goes.
 const UNSEEN_CLASS: Duration = Duration::from_secs(60);
 
-/// What to do with the finalizer.
+/// The decision about the finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
     /// Add it.
@@ -42,7 +42,7 @@ pub enum FinalizerVerdict {
     Keep,
 }
 
-/// Decides what to do with the finalizer of this Secret, to which this number of classes refers.
+/// Decides about the finalizer of this Secret, to which this number of classes refers.
 pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict {
     let has = secret.finalizers().iter().any(|name| name == finalizer::SECRET);
     let deleting = secret.metadata.deletion_timestamp.is_some();

@@ -79,7 +79,7 @@ impl Hold {
     }
 }
 
-/// What is remembered of a set from one pass to the next. Losing it costs three machines.
+/// The memory about a set between passes. Losing it costs three machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackOff {
     /// Failed machines that were counted and still exist, by UID.

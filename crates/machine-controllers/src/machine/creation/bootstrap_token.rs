@@ -38,7 +38,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What happens to a token Secret that exists under a wanted name.
+/// The decision about a token Secret that exists under a wanted name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It is the machine's, and still valid: use it.
@@ -112,7 +112,7 @@ pub fn is_of(secret: &Secret, machine: &str) -> bool {
     field(secret, "description").is_some_and(|text| text == description(machine))
 }
 
-/// What happens to an existing token Secret.
+/// Decides about an existing token Secret.
 pub fn judge(secret: &Secret, machine: &str, now: Timestamp) -> Found {
     let expired = expiry_of(secret).is_some_and(|expires| expires <= now);
     match (expired, is_of(secret, machine), field(secret, "token-id"), field(secret, "token-secret")) {

@@ -131,7 +131,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> RuleResult {
     }
 }
 
-/// What a machine waits for while this call is under way.
+/// The wait of a machine while this call is under way.
 pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
     let asked = seen.flow.asked_at?;
     let (reason, on, limit) = match call {
@@ -269,7 +269,7 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
     }
 }
 
-/// What is left to do once the VM is known.
+/// The next step of a creation once the VM is known.
 fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
     let identity = &vm.identity;
     let node_name_missing = seen.target == TargetCluster::Present && identity.node_name.is_empty();

@@ -116,7 +116,7 @@ pub fn leaves_outcome_unknown(answer: &Answer) -> bool {
     matches!(answer, Answer::Created(Err(status)) if may_have_made_a_vm(status.code))
 }
 
-/// What earlier processes may have asked for.
+/// Whether earlier processes may have requested a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedBefore {
     /// No VM of this machine.
@@ -126,8 +126,8 @@ pub enum AskedBefore {
 }
 
 impl AskedBefore {
-    /// What was asked for this machine before this process began. Only for a machine that was created later, by either
-    /// clock, is it certain that no earlier process asked for a VM.
+    /// Whether a VM may have been requested for this machine before this process began. It is certain that no earlier process requested a VM only if
+    /// the machine was created later by both clocks.
     pub fn of(machine: &MachineSnapshot, began: Timestamp) -> Self {
         let made = machine.created();
         let is_later = made.is_some_and(|made| made > after(began, CLOCKS_DIFFER));

@@ -10,7 +10,7 @@ const TOKEN_ENCODED: &str = "%3C%3CBOOTSTRAP_TOKEN%3E%3E";
 const NAME: &str = "<<MACHINE_NAME>>";
 const NAME_ENCODED: &str = "%3C%3CMACHINE_NAME%3E%3E";
 
-/// What the user data of a class's Secrets needs; `None` stands for a class that names no Secret.
+/// Whether the user data in a class's Secrets needs a bootstrap token. `None` stands for a class that names no Secret.
 pub fn wants(secrets: Option<&SecretData>) -> UserData {
     let Some(secrets) = secrets else { return UserData::NotNamed };
     match secrets.get(SecretData::USER_DATA) {

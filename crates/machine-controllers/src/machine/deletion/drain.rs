@@ -231,11 +231,11 @@ fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
     }
 }
 
-/// What happens to pods that are not gone at the end of the drain timeout.
+/// The consequence for pods that are not gone at the end of the drain timeout.
 const BY_FORCE: &str = "pods are deleted by force";
 
-/// What a running drain waits for, and the event that reports this; the same message is recorded once, for as long as it
-/// holds. `by_force` is the time from which pods are deleted.
+/// The wait of a running drain, and the event that reports it. The same message is recorded once for as long as it holds. From the time `by_force`,
+/// pods are deleted.
 pub(crate) fn drain_wait(
     progress: &str,
     waiting: Option<&DrainWaiting>,

@@ -38,7 +38,7 @@ use machine_api::{
 /// Changed conditions of a machine that has not joined are written after this time at the latest (spec §16.2).
 pub const CONDITIONS_WAIT: Duration = Duration::from_secs(60);
 
-/// What the Node means for the machine.
+/// The health of the machine according to its Node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HealthVerdict {
     /// Nothing is new; perhaps the conditions are to be written after this time.
@@ -71,7 +71,7 @@ pub enum Cause {
     NodeUnhealthy,
 }
 
-/// What to do about the health of the machine.
+/// Decides by the health of the machine.
 pub fn health(seen: &Observation) -> RuleResult {
     if seen.node_label().is_empty() || *seen.phase() == MachinePhase::Unset {
         return RuleResult::NOTHING;
@@ -103,7 +103,7 @@ pub fn health(seen: &Observation) -> RuleResult {
     }
 }
 
-/// What the Node means for the machine.
+/// The health of the machine according to its Node.
 pub fn health_verdict(seen: &Observation) -> HealthVerdict {
     let stored = seen.machine.conditions();
     let node = match &seen.node {
@@ -259,7 +259,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
 }
 
-/// What a machine in phase Unknown waits for.
+/// The wait of a machine in phase Unknown.
 pub fn unhealthy_wait(seen: &Observation) -> Waiting {
     let cause = if seen.node.ours().is_some() { Cause::NodeUnhealthy } else { Cause::NodeMissing };
     let began = seen.machine.last_update_time().unwrap_or(seen.now);
@@ -292,7 +292,7 @@ fn unhealthy_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waitin
     }
 }
 
-/// What a machine waits for whose Node exists but is not healthy; `None` when the machine has joined already.
+/// The wait of a machine whose Node exists but is not healthy. `None` when the machine has joined already.
 fn node_wait(seen: &Observation) -> Option<Waiting> {
     let (MachinePhase::Pending, NodeView::Ours(node)) = (seen.phase(), &seen.node) else { return None };
     let name = seen.node_label();

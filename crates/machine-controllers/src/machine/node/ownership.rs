@@ -26,7 +26,7 @@ pub enum Owner {
     Contested(String),
 }
 
-/// What supports the claim of a machine to a Node.
+/// The claim of a machine to a Node, with its evidence.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The machine.

@@ -89,7 +89,7 @@ pub struct Observation {
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
-    /// What ends a pause when it changes.
+    /// The inputs of a driver call. A pause ends when they change.
     pub inputs: Inputs,
     /// The standing that this process has written last.
     pub stated: Option<Arc<Stated>>,
@@ -131,9 +131,9 @@ pub enum Silence {
     /// Both answered.
     #[default]
     None,
-    /// Only that of the target cluster: machines can be written, Nodes can't be seen.
+    /// Only the API server of the target cluster: machines can be written, Nodes can't be seen.
     Target,
-    /// That of the control cluster: nothing can be written to machines.
+    /// The API server of the control cluster: nothing can be written to machines.
     Control,
 }
 

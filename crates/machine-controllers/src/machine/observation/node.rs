@@ -51,7 +51,7 @@ pub enum NodeView {
 /// A Node with the name of a VM that was just made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Namesake {
-    /// Whether its provider ID and that of the VM name the same instance.
+    /// Whether its provider ID and the VM's provider ID name the same instance.
     pub instance: SameInstance,
     /// When it registered.
     pub created: Option<Timestamp>,
@@ -99,7 +99,7 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
-        /// What it waits for.
+        /// The object that the drain waits for.
         waiting: Option<Waiting>,
         /// Whether it only repeats the attempt before.
         attempt: Attempt,

@@ -241,7 +241,7 @@ mod tests {
             .waits(wait().seen(text))
     }
 
-    /// What is observed this many seconds after this process wrote the change.
+    /// The observation this many seconds after this process wrote the change.
     fn after_report(change: &StatusChange, seconds: i64) -> Observation {
         let before = seen(machine(), 0);
         let mut reported =

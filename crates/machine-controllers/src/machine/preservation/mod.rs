@@ -39,7 +39,7 @@ use machine_api::{
     v1alpha1::MachinePhase,
 };
 
-/// What an annotation `preserve` asks for.
+/// The wish in an annotation `preserve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Nothing: there is no annotation, or it is empty.
@@ -77,7 +77,7 @@ pub enum WishSource {
     Node,
 }
 
-/// What happens to the annotations when a preservation stops.
+/// Whether the annotations stay when a preservation stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotations {
     /// They stay.
@@ -86,7 +86,7 @@ pub enum Annotations {
     Go,
 }
 
-/// What happens to a machine's preservation.
+/// The decision about a machine's preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It stops, if it had begun.
@@ -95,7 +95,7 @@ pub enum Verdict {
     Preserve,
 }
 
-/// What follows from a wish, from whether the time of the preservation is over, and from whether the machine has failed.
+/// Decides from the wish, from whether the time of the preservation is over, and from whether the machine has failed.
 fn verdict(wish: Wish, is_over: bool, phase: &MachinePhase) -> Verdict {
     let has_failed = *phase == MachinePhase::Failed;
     match (wish, is_over) {
@@ -138,7 +138,7 @@ fn time_left(seen: &Observation) -> Option<Duration> {
     Some(length.saturating_sub(as_watched(length.saturating_add(since(seen.now, end)), length, seen.step)))
 }
 
-/// What happens to the machine's preservation, step by step.
+/// Decides about the machine's preservation, step by step.
 pub fn preservation(seen: &Observation) -> RuleResult {
     let texts = wish_texts(seen);
     if ends(seen).is_none() && texts.machine.is_none() && texts.node.is_none() && texts.last_applied.is_empty() {
@@ -219,7 +219,7 @@ pub(super) fn course(seen: &Observation) -> Course {
     Course::Preservation { until: ends(seen), since: kept_since(seen) }
 }
 
-/// What a failed machine waits for that has been kept since then.
+/// The wait of a failed machine that has been kept since then.
 fn kept(since: Timestamp, end: Timestamp) -> Waiting {
     Waiting::on(machine_condition::REASON_PRESERVED, "somebody to look at the machine, which has failed")
         .in_course_of(Course::Preservation { until: Some(end), since })
@@ -284,8 +284,8 @@ fn reason_of(wish: Wish) -> &'static str {
     }
 }
 
-/// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless it is set already, and the taint once
-/// the machine has failed.
+/// The missing marks on the Node of a preserved machine: cluster-autoscaler's annotation, unless it is set already, and the taint once the machine
+/// has failed.
 fn marks(node: &NodeSnapshot, is_due: bool) -> Option<NodeDress> {
     let mut dress = NodeDress::default();
     if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {

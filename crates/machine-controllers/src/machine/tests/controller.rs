@@ -111,7 +111,7 @@ async fn a_whole_life_is_scraped_by_the_names_of_the_original() {
     }
 }
 
-/// What happens to the world; time passes in between.
+/// An event in the test; time passes between two events.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Wait(u64),

@@ -22,7 +22,7 @@ use machine_api::{
 };
 use machine_driver::{Code, Status};
 
-/// What people read about a wait.
+/// The texts that users read about a wait.
 struct Row {
     /// A machine that is in the wait.
     seen: Observation,
@@ -266,7 +266,7 @@ fn attachment() -> AttachmentView {
     AttachmentView { name: "va".to_owned(), uid: "u".to_owned(), deleting: false }
 }
 
-/// What is wrong with the explanation of a wait.
+/// The faults in the explanation of a wait.
 fn faults(wait: Wait) -> Vec<String> {
     let mut row = row_of(wait);
     let mut plan = decide(&row.seen);

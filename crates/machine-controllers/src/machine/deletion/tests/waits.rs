@@ -1,4 +1,5 @@
-//! What a machine that is being deleted reports of its waits: for what, since when, until when, and what ends them.
+//! The reports about the waits of a machine that is being deleted: the awaited object, the start, the limit and the
+//! event that ends the wait.
 //!
 //! Source: decisions.md 30; spec/machine-controller §7.9.
 
