@@ -46,7 +46,7 @@ pub enum PreflightError {
     Unauthorized {
         /// Which cluster.
         cluster: String,
-        /// What the API server answered.
+        /// The answer of the API server.
         cause: String,
     },
     /// Kinds are not served.
@@ -73,9 +73,9 @@ pub enum PreflightError {
     Unanswered {
         /// Which cluster.
         cluster: String,
-        /// What the check asked for.
+        /// The subject of the check.
         what: &'static str,
-        /// Why it failed.
+        /// The error.
         error: ApiError,
     },
 }

@@ -98,7 +98,7 @@ struct Listing {
     answered: BTreeSet<ObjectKey>,
     /// Highest known version when the list began.
     known: u64,
-    /// The version of the list, or the highest version of its objects while that of the list is unknown.
+    /// The version of the list, or the highest version of its objects while the version of the list is unknown.
     version: u64,
 }
 

@@ -270,7 +270,7 @@ const EFFECTS: [EffectWord; 8] = [
     effect("auth-failure", None, Some(Code::Unauthenticated), |_| FailureEffect::Error),
 ];
 
-/// What happens to a new VM instead of its normal life.
+/// The life of a new VM that differs from the normal life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The VM runs, but its Node never registers.

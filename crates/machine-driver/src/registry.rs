@@ -104,8 +104,7 @@ impl Registry {
         }
     }
 
-    /// What is missing for the provider in Secrets with these keys. With a driver that only simulates the provider, nothing is
-    /// missing.
+    /// The keys that are missing for the provider in Secrets with these keys. With a driver that only simulates the provider, no key is missing.
     pub fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
         let rules = self.rules.get(provider).map(|rules| &**rules);
         match self.drivers.get(provider) {

@@ -1,8 +1,7 @@
 //! Whether two provider ids name the same instance, although different programs wrote them.
 //!
-//! The id of a machine comes from its driver, that of a Node from the cloud's controller manager or the kubelet. Their spelling
-//! differs: `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a resource path at
-//! Azure. Source: decisions.md 44.
+//! The id of a machine comes from its driver. The id of a Node comes from the cloud's controller manager or the kubelet. Their spelling differs:
+//! `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a resource path at Azure. Source: decisions.md 44.
 
 use machine_api::validation::{Holder, HolderFact};
 use serde::Serialize;

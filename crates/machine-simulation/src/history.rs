@@ -80,7 +80,7 @@ pub enum Luck {
     ShownTooLate,
 }
 
-/// What a provider does when a creation is repeated.
+/// The answer of a provider to a repeated creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
     /// It returns the existing VM.
@@ -90,7 +90,7 @@ pub enum Provider {
     MakesAnother,
 }
 
-/// What happens to driver calls whose process is gone.
+/// Whether and when driver calls are carried out whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DroppedCalls {
     /// They are never carried out.

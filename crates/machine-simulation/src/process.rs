@@ -1,7 +1,7 @@
 //! One controller process of the simulation: its stores, its due jobs, and its memory.
 //!
-//! Controllers, stores, indexes and wake-ups are those of production. A crash loses the same state as in production.
-//! How controllers are made is in [`parts`], what they reach in [`super::played`].
+//! Controllers, stores, indexes and wake-ups are the same as in production. A crash loses the same state as in
+//! production. How controllers are made is in [`parts`], what they reach in [`super::played`].
 
 mod parts;
 
@@ -366,7 +366,7 @@ impl Process {
         *due = at.min(*due);
     }
 
-    /// The jobs with their times, except those of the collector and of finalizers, which run separately.
+    /// The jobs with their times, except the jobs of the collector and of finalizers, which run separately.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
         let has_own_way = |of| of == Controller::MachineSafetyOrphanVms || FINALIZERS.contains(&of);
         let jobs = self.due.iter().filter(move |((of, _), _)| !has_own_way(*of));

@@ -47,7 +47,7 @@ impl Trust {
     /// Trusts authorities in PEM.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn authorities(pem: &[u8]) -> Result<Self, TlsError> {
         Ok(Self::IssuedBy(Arc::new(roots(&certificates(pem)?)?)))
     }
@@ -61,10 +61,10 @@ impl Trust {
     }
 }
 
-/// The certificate that a client shows.
+/// The certificate that a client presents.
 #[derive(Debug)]
 pub struct Identity {
-    /// The certificate, then those that lead to its authority.
+    /// The certificate, followed by the certificates that lead to its authority.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
@@ -73,7 +73,7 @@ pub struct Identity {
 /// The certificates in a PEM text, at least one.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(TlsError::of)?;
     if read.is_empty() { Err(TlsError::Empty) } else { Ok(read) }
@@ -82,7 +82,7 @@ pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError
 /// These authorities, for verifying what they have issued.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// The fault of the first authority that can't be used.
 pub fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {

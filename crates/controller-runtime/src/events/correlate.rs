@@ -28,7 +28,7 @@ const REFILL: SignedDuration = SignedDuration::from_mins(5);
 /// The longest message that the API server accepts.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What to do with a note.
+/// The decision about a note.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Create this event.

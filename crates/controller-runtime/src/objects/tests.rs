@@ -1,5 +1,4 @@
-//! What answers prove: a 404 about an object that was known when the request was sent, and a read about an object that the store
-//! lacks.
+//! Conclusions from answers: from a 404 for an object that was known when the request was sent, and from a read of an object that the store lacks.
 
 use std::{sync::Mutex, time::Duration};
 

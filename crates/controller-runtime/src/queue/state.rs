@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// From this number of recorded rests on, those that are over are removed.
 const SWEEP_FROM: usize = 256;
 
-/// What must be wake after a key was requested.
+/// The task that must be woken after a key was requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// A worker.

@@ -1,4 +1,4 @@
-//! What a watch requests from an API server, and the resulting store for each kind of response.
+//! The requests of a watch to an API server, and the resulting store for each kind of response.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -36,7 +36,7 @@ fn bookmark(version: u64) -> Value {
     event("BOOKMARK", &object)
 }
 
-/// What the API server answers to one request.
+/// The answer of the API server to one request.
 #[derive(Clone)]
 enum Reply {
     /// A list of this version.

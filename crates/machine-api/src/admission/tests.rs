@@ -469,7 +469,7 @@ fn owner(conditions: &str) -> Value {
     json!({"metadata": {"name": "s1", "namespace": "default", "uid": "u1"}, "spec": {"template": {"spec": {"nodeConditions": conditions}}}})
 }
 
-/// What is read from the API server before the answer.
+/// The object that is read from the API server before the answer.
 enum Read {
     Nothing,
     /// The owner, or `None` if there is none.

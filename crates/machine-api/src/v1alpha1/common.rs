@@ -1,4 +1,4 @@
-//! What several kinds share: class reference, template, last operation, references.
+//! Types that several kinds share: class reference, template, last operation, references.
 
 use k8s_openapi::{
     api::core::v1::NodeSpec,

@@ -1,4 +1,4 @@
-//! What several kinds share: class reference, template, operation.
+//! Types that several kinds share: class reference, template, operation.
 
 use k8s_openapi::{
     api::core::v1::Taint,

@@ -119,7 +119,7 @@ fn provider_spec_has_its_shape(
 /// The rule id of all findings of drivers.
 pub const CLS_6: Rule = refuses_or_warns("CLS-6", "The driver has no objection to the class.", &["V118", "V133b"]);
 
-/// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to those of the user's fields.
+/// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to the paths of the user's fields.
 fn driver_agrees(
     object: &Object<'_>,
     provider: &str,
@@ -193,7 +193,7 @@ fn provider_is_served<'a>(
 /// Providers of clouds that have ended their service.
 const GONE: [&str; 2] = ["Packet", "EquinixMetal"];
 
-/// What is known of a provider without rules here.
+/// The kinds of providers without rules here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown<'a> {
     /// A misspelt name of this provider: it differs in case or in one letter.
