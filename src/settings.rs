@@ -56,7 +56,7 @@ pub struct Settings {
     pub certificates: CertMode,
     /// Further certificates for callers that request certain names (SNI).
     pub sni_certificates: Vec<SniCertificate>,
-    /// DNS names and IP addresses on the self-signed certificate, in addition to those of the Service.
+    /// DNS names and IP addresses on the self-signed certificate, in addition to the names of the Service.
     pub extra_certificate_names: Vec<String>,
     /// The Service through which API servers reach the TLS listener.
     pub service: ServiceReference,

@@ -94,7 +94,7 @@ pub enum Part {
     All,
 }
 
-/// What happens to a request while no webhook answers.
+/// The outcome of a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unanswered {
     /// It is allowed; the definitions still validate it

@@ -44,7 +44,7 @@ use crate::DriverSet;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcm", version, about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }

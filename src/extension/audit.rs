@@ -1,7 +1,7 @@
 //! The audit log: one line per request, as Kubernetes writes such events at level Metadata.
 //!
-//! What lives here: the content of an event ([`Record::event`], pure) and the file of the log. An event never contains bodies,
-//! tokens or credentials. Source: spec/extension-apiserver §3.6.
+//! Contents: the content of an event ([`Record::event`], pure) and the file of the log. An event never contains bodies, tokens or credentials.
+//! Source: spec/extension-apiserver §3.6.
 
 use std::{
     fs::OpenOptions,

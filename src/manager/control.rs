@@ -51,7 +51,7 @@ const COMPONENT: &str = "machine-controller-manager";
 /// Reason of the event about an object that can't be decoded.
 const UNDECODABLE: &str = "Undecodable";
 
-/// What every loop works with.
+/// The parts that every loop uses.
 pub(super) struct Parts {
     pub(super) common: Arc<Common>,
     pub(super) views: ControlViews,

@@ -105,11 +105,11 @@ pub struct HttpSettings {
     pub port: NonZeroU16,
     /// Port of a second listener, where the Go machine controller has its own. `None` when it is off.
     pub compat_port: Option<NonZeroU16>,
-    /// What `/debug/pprof` serves.
+    /// The profiles that `/debug/pprof` serves.
     pub profiling: Profiling,
 }
 
-/// What `/debug/pprof` serves.
+/// The profiles that `/debug/pprof` serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profiling {
     /// Nothing.

@@ -1,8 +1,7 @@
 //! `mcm dev`: a complete cluster in one process, for a first run and for experiments.
 //!
 //! It runs the embedded API server, webhooks, all control loops and the virtual cloud. There are no short cuts: definitions and webhook
-//! configurations are those of `mcm manifests`, and the manager is a client over TLS like any other.
-//! Source: spec/extension-apiserver §6.1.
+//! configurations are the same as in `mcm manifests`, and the manager is a client over TLS like any other. Source: spec/extension-apiserver §6.1.
 
 mod folder;
 mod install;

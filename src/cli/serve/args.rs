@@ -1,4 +1,4 @@
-//! The flags of `mcm serve`: those of both Go binaries with their names and defaults, and our own.
+//! The flags of `mcm serve`: the flags of both Go binaries with their names and defaults, and our own.
 //!
 //! This file only declares them; [`super::validate`] checks them. Numbers have wider types than needed, so that a value out of range
 //! is reported together with all other mistakes.

@@ -1,4 +1,4 @@
-//! The flags of the extension API server, and their settings. The names are those of Go's library, which operators know.
+//! The flags of the extension API server, and their settings. The names are the same as in Go's library, which operators know.
 //!
 //! Source: spec/extension-apiserver §1.7, §3.1, §3.6, §4.4.
 

@@ -113,8 +113,8 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     assert_eq!(settings.warnings(), Vec::<String>::new());
 }
 
-/// Each flag of the original's machine half with its default (spec/machine-controller §12.1) is accepted and changes nothing.
-/// Exceptions: the default of `--port` is that of the other half, and a given number of workers applies to all queues.
+/// Each flag of the original's machine half with its default (spec/machine-controller §12.1) is accepted and changes nothing. Exceptions: the default
+/// of `--port` is the default of the other half, and a given number of workers applies to all queues.
 #[rstest]
 fn each_flag_of_the_machine_half_has_the_originals_default(
     #[values(

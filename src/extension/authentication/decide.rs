@@ -48,7 +48,7 @@ pub enum AuthResult {
     Rejected,
 }
 
-/// What certificate and headers show without a review of the token.
+/// The result of checking certificate and headers without a review of the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The caller is known.

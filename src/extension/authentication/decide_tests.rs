@@ -82,7 +82,7 @@ fn headers(text: &str) -> HeaderMap {
     all
 }
 
-/// The caller as `user [groups] method`, or the HTTP status of the refusal. The only known token is that of alice.
+/// The caller as `user [groups] method`, or the HTTP status of the refusal. The only known token belongs to alice.
 fn decided(config: &AuthConfig, chain: &PeerCertificates, text: &str) -> String {
     let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {

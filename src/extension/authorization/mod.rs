@@ -1,8 +1,7 @@
-//! What a caller may do.
+//! The rights of a caller.
 //!
-//! What lives here: the attributes of a request ([`attributes`]) and the decisions about the API server's answers ([`decide`]),
-//! both pure, and the requests to the API server. What does not: the identity of the caller (`authentication/`).
-//! Source: spec/extension-apiserver §3.5.
+//! Contents: the attributes of a request ([`attributes`]) and the decisions about the API server's answers ([`decide`]), both pure, and the requests
+//! to the API server. The identity of the caller is elsewhere (`authentication/`). Source: spec/extension-apiserver §3.5.
 
 pub mod attributes;
 pub mod decide;

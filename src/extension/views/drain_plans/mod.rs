@@ -152,7 +152,7 @@ impl DrainPlanView {
         seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
         seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
         let own_mode = drain_mode(&seen);
-        // The plan begins now, without a memory of earlier steps: its times are those of the clock.
+        // The plan begins now, without a memory of earlier steps, so its times are times of the clock.
         seen.steady = seen.now;
         let mode = match spec.force {
             Some(true) => DrainMode::Forced,

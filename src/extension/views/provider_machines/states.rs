@@ -42,7 +42,7 @@ impl State {
     }
 }
 
-/// What the lists show about a VM.
+/// Facts about a VM from the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Whether several VMs are listed for the same machine.

@@ -1,6 +1,6 @@
 //! A proposed deployment: reading the review, and the judgement of admission.
 //!
-//! Defaults and rules are those of the webhooks, called in this process. A malformed review is refused. A proposal that admission
+//! Defaults and rules are the same functions as in the webhooks, called in this process. A malformed review is refused. A proposal that admission
 //! would deny gets a plan that says so. Source: spec/extension-apiserver §1.5.
 
 use serde_json::{Value, json};
