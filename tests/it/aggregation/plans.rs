@@ -1,4 +1,4 @@
-//! Plans through an aggregating API server: the predicted result of a change, and of a drain. The ids are those of the specification.
+//! Plans through an aggregating API server: the predicted result of a change, and of a drain. The ids come from the specification.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,8 +1,8 @@
 //! The program creates instances of EC2: with kubectl, a real API server, `mcm serve`, moto with its checks on, and kubelets that query moto with
 //! boto3.
 //!
-//! The manifests are those of the design notes. Keys, subnet and security group belong to the account that the manifests come from; the tests replace
-//! them with those of the account in moto.
+//! The manifests come from the design notes. Their keys, subnet and security group belong to another account. The tests replace them with values of
+//! the account in moto.
 
 mod driver;
 mod faults;

@@ -41,7 +41,7 @@ latency:
 nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
 ";
 
-/// What happens when a manager ends by itself.
+/// The consequence when a manager ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnExit {
     /// The test fails.
