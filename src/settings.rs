@@ -1,6 +1,6 @@
 //! The settings of a manager: plain, checked values without flag syntax.
 //!
-//! `cli/serve` reads the flags and makes one [`Settings`] from them. Every other room takes the part that it needs and reads no
+//! `cli/serve` reads the flags and makes one [`Settings`] from them. Every other module takes the part that it needs and reads no
 //! flag. Nothing here reads a file, a clock or the environment. A duration is never negative, a list has no empty entry, and a
 //! value that must not be zero has a type without zero.
 //!

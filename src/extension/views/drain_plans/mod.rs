@@ -1,6 +1,6 @@
 //! `drainplans`: what a drain of a node would do now.
 //!
-//! The machine controller decides mode, limits and deadline. The planner of the drain room decides the order of the pods, in a
+//! The machine controller decides mode, limits and deadline. The planner of the drain module decides the order of the pods, in a
 //! simulation on virtual time ([`machine_simulation::drain`]). No pod is changed, and no driver is asked. Source:
 //! spec/extension-apiserver §1.4.
 
