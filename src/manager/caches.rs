@@ -24,7 +24,7 @@ use controller_runtime::{
     storage_version::StorageVersions,
     store::Store,
     supervisor::{Stage, Supervisor},
-    watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
+    watch::{Beta, OnUndecodable, PAGE, Scope, Watches, Watching, prune},
 };
 use machine_api::kind::{ApiVersion, Kind};
 use machine_controllers::views::ControlViews;
@@ -100,10 +100,10 @@ pub(super) fn keep_views(
     clusters: &Clusters,
     views: &ControlViews,
     begin: &WatchStart,
-    on_poison: OnPoison,
+    on_undecodable: OnUndecodable,
     tasks: &mut Supervisor,
 ) -> Watches {
-    let watches = Watches::new(on_poison, common.random_source(stream::WATCHES))
+    let watches = Watches::new(on_undecodable, common.random_source(stream::WATCHES))
         .silent_after(common.settings.safety.watch_silence);
     let kept = ControlWatches {
         watches: watches.clone(),

@@ -20,10 +20,10 @@ fn machine(name: &str, version: u64) -> Value {
         "spec": {}})
 }
 
-fn poison(name: &str, version: u64) -> Value {
-    let mut poison = machine(name, version);
-    poison["spec"] = json!(7);
-    poison
+fn undecodable(name: &str, version: u64) -> Value {
+    let mut object = machine(name, version);
+    object["spec"] = json!(7);
+    object
 }
 
 fn event(what: &str, object: &Value) -> Value {
@@ -74,9 +74,9 @@ impl Rig {
             store: Arc::new(Store::new(Vec::new())),
             health: Arc::default(),
             lists: Arc::new(Semaphore::new(1)),
-            on_poison: Arc::new(move |poison| {
-                let name = poison.object.name.clone().unwrap_or_default();
-                log.lock().unwrap().push(format!("{name}@{}", poison.resource_version));
+            on_undecodable: Arc::new(move |undecodable| {
+                let name = undecodable.object.name.clone().unwrap_or_default();
+                log.lock().unwrap().push(format!("{name}@{}", undecodable.resource_version));
             }),
             silent_after: Duration::from_secs(90),
             lasts: 180,
@@ -192,10 +192,10 @@ async fn a_broken_list_removes_nothing_and_releases_its_permit() {
 #[tokio::test(start_paused = true)]
 async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other() {
     let rig = Rig::new(vec![
-        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
+        Reply::List(2, vec![undecodable("bad", 1), machine("good", 2)]),
         Reply::Refused(410),
-        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
-        Reply::Silence(vec![event("MODIFIED", &poison("bad", 3))]),
+        Reply::List(2, vec![undecodable("bad", 1), machine("good", 2)]),
+        Reply::Silence(vec![event("MODIFIED", &undecodable("bad", 3))]),
     ]);
     rig.run(5).await;
     assert_eq!(rig.names(), ["good"]);
@@ -205,19 +205,19 @@ async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other()
 
 #[tokio::test(start_paused = true)]
 async fn a_known_object_that_becomes_undecodable_is_not_taken_for_deleted() {
-    let first = vec![event("MODIFIED", &poison("a", 2))];
+    let first = vec![event("MODIFIED", &undecodable("a", 2))];
     let rig = Rig::new(vec![
         Reply::List(1, vec![machine("a", 1)]),
         Reply::Events(first),
         Reply::Refused(410),
-        Reply::List(2, vec![poison("a", 2)]),
+        Reply::List(2, vec![undecodable("a", 2)]),
     ]);
     rig.run(10).await;
     assert_eq!(rig.names(), ["a"]);
-    rig.replies
-        .lock()
-        .unwrap()
-        .extend([Reply::List(2, vec![poison("a", 2)]), Reply::Silence(vec![event("DELETED", &poison("a", 3))])]);
+    rig.replies.lock().unwrap().extend([
+        Reply::List(2, vec![undecodable("a", 2)]),
+        Reply::Silence(vec![event("DELETED", &undecodable("a", 3))]),
+    ]);
     rig.run(10).await;
     assert!(rig.names().is_empty());
     assert_eq!(rig.feed.health.read("machines").undecodable, 0);
