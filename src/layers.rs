@@ -22,7 +22,8 @@ const SIMULATION: &str = "machine-simulation";
 
 /// The files of `machine-controllers` that act, wait or run a loop, in addition to the `mod.rs` of each module. Every other file
 /// decides or observes.
-const ACTING: [&str; 8] = ["act", "loops", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
+const ACTING: [&str; 8] =
+    ["act", "loops", "reconcile", "driver_calls", "tokens", "calls", "collector", "api_server_monitor"];
 
 /// Words that are allowed only in files that act, and in the simulation.
 const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];

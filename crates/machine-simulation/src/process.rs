@@ -138,7 +138,7 @@ pub struct Process {
     pub lost: CancellationToken,
     /// The refusals that it remembers.
     pub refusals: Refusals,
-    /// Its freeze switch. The watchman, which freezes the loops in production, is not played; the history sets the
+    /// Its freeze switch. The monitor of the API servers, which freezes the loops in production, is not simulated. The history sets the
     /// switch.
     freeze: FreezeSwitch,
     /// Access to the world during a pass.
