@@ -104,7 +104,7 @@ pub struct DeleteHow<'a> {
     pub version: Option<&'a str>,
 }
 
-/// Which objects of a kind are listed.
+/// The listed objects of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     /// Only objects of this namespace.

@@ -95,7 +95,7 @@ impl Glob {
     pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
         let (mut at, mut seen) = (0, 0);
-        // Where to continue if the last `*` must match one more character.
+        // The position to continue from if the last `*` must match one more character.
         let mut back: Option<(usize, usize)> = None;
         while seen < text.len() {
             match pattern.get(at) {

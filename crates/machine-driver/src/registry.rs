@@ -1,4 +1,4 @@
-//! Which driver serves which `provider` string, and which classes can be checked.
+//! The driver for each `provider` string, and the providers whose classes can be checked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

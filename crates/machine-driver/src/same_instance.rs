@@ -110,7 +110,7 @@ fn is_uuid(text: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Of these machines, given by names and ids, the one that has the instance of an id; without one, a machine that may have it.
+/// The machine that has the instance of an id, among these machines by names and ids. If there is none, a machine that may have the instance.
 pub fn holder_among<'m>(id: &str, machines: impl Iterator<Item = (&'m str, &'m str)>) -> Option<HolderFact> {
     let facts = machines.filter_map(|(name, provider_id)| {
         let holder = || Holder { name: name.to_owned(), provider_id: provider_id.to_owned() };

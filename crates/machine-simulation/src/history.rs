@@ -52,7 +52,7 @@ impl From<u8> for Margin {
     }
 }
 
-/// Who selects the Nodes of an update in place.
+/// The selector of the Nodes of an update in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Picks {
     /// The controller (`Auto`).
@@ -287,7 +287,7 @@ pub struct History {
     pub setup: Setup,
     /// The provider of the VMs.
     pub provider: Provider,
-    /// Which machines count as available in rollouts.
+    /// The machines that count as available in rollouts.
     pub counts: AvailabilityRule,
     /// Number of pods with a volume.
     pub volumes: u8,

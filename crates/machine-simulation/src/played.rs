@@ -70,7 +70,7 @@ pub struct Lent {
 #[derive(Clone, Default)]
 pub struct Stage {
     lent: Arc<Mutex<Option<Lent>>>,
-    /// Wakers of calls that are held up. A future that polls several calls polls only those that were woken.
+    /// Wakers of calls that are held up. A future that polls several calls polls only the calls that were woken.
     held: Arc<Mutex<Vec<Waker>>>,
 }
 

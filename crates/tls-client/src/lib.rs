@@ -34,7 +34,7 @@ impl TlsError {
     }
 }
 
-/// Which servers a client trusts.
+/// The servers that a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// Those whose certificate one of these authorities has issued, for the name that the client asks for.

@@ -9,7 +9,7 @@ use std::{
 use mcm_metrics::{QueueMetrics, Waiting};
 use tokio::time::Instant;
 
-/// From this number of recorded rests on, those that are over are removed.
+/// From this number of recorded rests on, rests that are over are removed.
 const SWEEP_FROM: usize = 256;
 
 /// The task that must be woken after a key was requested.

@@ -52,7 +52,7 @@ pub const PAGE: u32 = 250;
 /// Objects per page of kinds with big objects, such as Pods and Nodes.
 pub const SMALL_PAGE: u32 = 100;
 
-/// Which objects of a kind are watched.
+/// The watched objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The objects of one namespace.

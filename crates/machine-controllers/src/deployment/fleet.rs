@@ -149,7 +149,7 @@ pub struct Fleet<'a> {
     pub deployment: &'a DeploymentSnapshot,
     /// Its limits.
     pub limits: Fenceposts,
-    /// Which machines count as available in its rollouts.
+    /// The machines that count as available in its rollouts.
     pub availability: Availability,
     /// The time of the observation.
     pub now: Timestamp,

@@ -48,7 +48,7 @@ fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
     if most <= 0 {
         return targets;
     }
-    // First the useless machines, as far as they are the ones that the set deletes next.
+    // First the useless machines, if the set deletes them next.
     let mut left = most;
     let mut available = fleet.sum(|set| set.kept_available);
     for (set, target) in fleet.old.iter().zip(&mut targets) {

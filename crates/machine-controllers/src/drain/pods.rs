@@ -1,4 +1,4 @@
-//! Which pods a drain moves, and how.
+//! The pods that a drain moves, and the way of moving them.
 //!
 //! Source: spec/machine-controller §7.1, §7.3.
 

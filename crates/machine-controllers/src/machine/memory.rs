@@ -34,7 +34,7 @@ pub struct Memory {
     pub first_seen_deleting: Option<Timestamp>,
     /// The answers of the driver, and the call under way.
     pub flow: Flow,
-    /// Since when it is unknown whether the last creation without an outcome made a VM.
+    /// The time since which it is unknown whether the last creation without an outcome made a VM.
     pub creation_unknown_since: Option<Timestamp>,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
@@ -42,7 +42,7 @@ pub struct Memory {
     pub drain: Option<Run>,
     /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
-    /// Since when the Node's conditions differ from the stored ones, in steady time.
+    /// The time since which the Node's conditions differ from the stored ones, in steady time.
     pub conditions_differ_since: Option<Timestamp>,
     /// The driver's answer about the VM since the machine became unhealthy.
     pub vm_check: VmCheck,

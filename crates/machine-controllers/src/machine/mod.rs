@@ -90,7 +90,7 @@ pub struct FreezeSwitch {
     /// The clock that must be trusted; `None` where the clock is not checked.
     clock: Option<SharedClock>,
     all: Arc<AtomicBool>,
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     silence: Arc<Mutex<Silence>>,
     /// Machines that stay frozen when the others are not.
     held: Arc<Mutex<BTreeSet<ObjectKey>>>,
@@ -124,7 +124,7 @@ impl FreezeSwitch {
         std::mem::replace(&mut *stored, silence) != silence
     }
 
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     pub fn silence(&self) -> Silence {
         *self.silence.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }

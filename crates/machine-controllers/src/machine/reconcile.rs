@@ -280,7 +280,7 @@ impl MachineController {
         Ok((driver, MachineRequest { machine, class: good.class, secret }))
     }
 
-    /// Class and Secrets for a call: the current ones. For a deletion, if these are missing, those that were last used.
+    /// Class and Secrets for a call: the current objects. For a deletion, if the current objects are missing, the objects that were last used.
     fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
         let machine = &seen.machine;
         let key = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());

@@ -205,7 +205,7 @@ fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterato
     views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| machine.key())
 }
 
-/// Machines to look at after a change of a Secret: those that may wait for it.
+/// Machines to look at after a change of a Secret: machines that may wait for it.
 pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let Some(newest) = change.newest() else { return BTreeSet::new() };
     let matters = match (&change.old, &change.new) {

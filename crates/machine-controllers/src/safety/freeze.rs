@@ -139,7 +139,7 @@ pub fn decide(seen: &Observation) -> Plan {
     Plan { state, step, next }
 }
 
-/// Which API server does not answer. Without the one that stores the machines no status can be written.
+/// The API server that does not answer. Without the API server that stores the machines, no status can be written.
 pub fn silence(control: &Health, target: &Health) -> Silence {
     match (control, target) {
         (Health::Up, Health::Up) => Silence::None,

@@ -121,8 +121,7 @@ pub fn after_secret(change: &Change<Arc<Secret>>) -> BTreeSet<ObjectKey> {
     change.new.iter().filter(|_| matters).map(|secret| ObjectKey::of(&**secret)).collect()
 }
 
-/// The Secrets to check after a change of a class: those that it referred to and those that it refers to now, if they
-/// differ.
+/// The Secrets to check after a change of a class: its former and its present Secrets, if they differ.
 pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     let of = |class: Option<&Arc<MachineClass>>| class.map(|class| references(class)).unwrap_or_default();
     let (before, now) = (of(change.old.as_ref()), of(change.new.as_ref()));

@@ -1,4 +1,4 @@
-//! Which sets a change wakes. Pure functions over the stores.
+//! The sets that a change wakes. Pure functions over the stores.
 //!
 //! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about
 //! a set reads wakes no set.

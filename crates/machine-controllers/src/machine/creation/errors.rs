@@ -40,7 +40,7 @@ pub struct CreationFailure {
     phase: FailurePhase,
 }
 
-/// Which phase a failure leads to.
+/// The phase of a machine after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailurePhase {
     /// `CrashLoopBackOff` until the creation timeout has passed, then Failed.

@@ -134,8 +134,8 @@ impl AskedBefore {
         if is_later { Self::Nothing } else { Self::Perhaps }
     }
 
-    /// Since when the outcome of a creation is unknown, for a process that sees the machine for the first time at `now`: the
-    /// calls of earlier processes have ended by then.
+    /// The time since which the outcome of a creation is unknown, for a process that sees the machine for the first time at `now`. The calls of
+    /// earlier processes have ended by then.
     pub fn unknown_since(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Nothing => None,

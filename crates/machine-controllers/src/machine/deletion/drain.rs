@@ -169,7 +169,7 @@ fn without_node(seen: &Observation) -> Plan {
     }
 }
 
-/// Since when the deletion has been at its stage.
+/// The time since which the deletion has been at its stage.
 fn in_stage_since(seen: &Observation) -> Timestamp {
     seen.machine.last_operation().last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }

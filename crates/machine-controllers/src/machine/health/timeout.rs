@@ -26,7 +26,7 @@ use machine_api::{
     v1alpha1::{MachinePhase, OperationState},
 };
 
-/// The siblings (the machine itself excluded) that keep a machine from being declared Failed for its health now: those that
+/// The siblings (the machine itself excluded) that keep a machine from being declared Failed for its health now: siblings that
 /// are being replaced. A machine without a group has no siblings.
 pub fn blocking_siblings(siblings: &[Sibling]) -> Vec<String> {
     siblings

@@ -67,8 +67,8 @@ fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_
         .then(|| Owner::Foreign(format!("its providerID {theirs:?} is not that of {ours:?}")))
 }
 
-/// IDs say nothing: the label `node` of the machines decides. Of several machines, the one that the Node names has it, or
-/// else the older one.
+/// The owner when the IDs say nothing: the label `node` of the machines decides. Among several machines, the owner is the
+/// machine that the Node names, or else the older machine.
 fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Owner {
     let labelled =
         others.iter().filter(|rival| rival.instance != SameInstance::Another && has_on_label(rival.machine, node));

@@ -43,7 +43,7 @@ pub enum NodeView {
     Contested {
         /// Its name.
         name: String,
-        /// Which other machine has a claim.
+        /// The other machine, as a text.
         why: String,
     },
 }
@@ -123,7 +123,7 @@ pub struct AttachmentView {
     pub deleting: bool,
 }
 
-/// Where the knowledge about the Node comes from.
+/// The source of the knowledge about the Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeSource {
     /// The store, which may lag, or be as old as a suspension of this process.

@@ -93,8 +93,9 @@ pub enum Effect {
     DeleteMachine,
     /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
     RereadMachine,
-    /// Compares class and Secrets with those that were observed; if they have changed, the rest of the plan is void. The
-    /// decisions about a VM hold only for the observed ones: whether it needs a token, and whether its intent is stored.
+    /// Compares class and Secrets with the observed class and Secrets. If they have changed, the rest of the plan is void.
+    /// The decisions about a VM are valid only for the observed objects: whether it needs a token, and whether its intent is
+    /// stored.
     CheckInputs,
     /// Reads the Node from the API server for the next decision.
     RereadNode,

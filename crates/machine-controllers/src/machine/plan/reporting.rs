@@ -146,7 +146,7 @@ pub fn reported_reason(machine: &MachineSnapshot) -> Option<&str> {
     progressing(machine).map(|condition| condition.reason.as_str())
 }
 
-/// Since when the status shows a wait with this reason; now, if it does not show one.
+/// The time since which the status shows a wait with this reason. The present time if it does not show the wait.
 pub fn reported_since(seen: &Observation, reason: &'static str) -> Timestamp {
     let stored = progressing(&seen.machine).filter(|stored| stored.reason == reason);
     let Some(stored) = stored else { return seen.now };

@@ -68,7 +68,7 @@ impl Wish {
     }
 }
 
-/// Which of the two annotations counts.
+/// The annotation that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WishSource {
     /// The annotation of the Machine.
@@ -227,7 +227,7 @@ fn kept(since: Timestamp, end: Timestamp) -> Waiting {
         .at_most_until(end, "it is not kept any longer")
 }
 
-/// Since when the machine is kept: since it failed, or since its preservation began.
+/// The time since which the machine is kept: the time of its failure, or the start of its preservation.
 fn kept_since(seen: &Observation) -> Timestamp {
     seen.machine.last_update_time().unwrap_or(seen.now)
 }
