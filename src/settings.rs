@@ -52,7 +52,7 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The TLS listener of webhooks and conversion. `None` when it is off.
     pub secure: Option<SocketAddr>,
-    /// Where the serving certificate comes from.
+    /// The source of the serving certificate.
     pub certificates: CertMode,
     /// Further certificates for callers that request certain names (SNI).
     pub sni_certificates: Vec<SniCertificate>,

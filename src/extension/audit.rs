@@ -20,7 +20,7 @@ use crate::settings::AuditLog;
 use kube_protocol::request::{ResourceRequest, Verb};
 use mcm_metrics::Metrics;
 
-/// Most lines in the queue to the writer.
+/// Maximum number of lines in the queue to the writer.
 const QUEUE: usize = 10_000;
 /// Longest text of a caller in an event, in characters.
 const MAX_TEXT: usize = 1_024;

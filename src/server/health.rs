@@ -68,7 +68,7 @@ impl Health {
         Check { checks: Arc::clone(&self.0), name: name.into() }
     }
 
-    /// Says that the process has to be restarted. From now on `/healthz` answers 500.
+    /// Declares that the process has to be restarted. From now on `/healthz` answers 500.
     pub fn declare_dead(&self, reason: &str) {
         *self.0.dead.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }

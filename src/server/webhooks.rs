@@ -106,7 +106,7 @@ impl ReviewLimits {
     }
 }
 
-/// Which clients may call.
+/// The clients that may call the webhooks.
 #[derive(Clone, Debug)]
 pub(super) enum Callers {
     All,

@@ -115,7 +115,7 @@ pub struct AuthorizationSettings {
     pub open_paths: Vec<String>,
 }
 
-/// Where the audit log goes.
+/// The target of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditLog {
     /// Standard output.

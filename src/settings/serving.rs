@@ -120,7 +120,7 @@ pub enum Profiling {
     WithContention,
 }
 
-/// Where the serving certificate comes from.
+/// The source of the serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertMode {
     /// The process makes and rotates it, and stores it in a Secret.

@@ -1,4 +1,4 @@
-//! Who sends a request, by table. The names begin with the ids of the specification.
+//! The caller of a request, by table. The names begin with the ids of the specification.
 
 use http::{HeaderName, HeaderValue};
 use rstest::rstest;

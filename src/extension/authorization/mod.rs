@@ -24,7 +24,7 @@ use super::{
 use crate::server::LogLimit;
 use kube_protocol::status::ApiStatus;
 
-/// Most answers in the cache.
+/// Maximum number of answers in the cache.
 const CAPACITY: usize = 8_192;
 
 /// How long answers stay in the cache.

@@ -1,4 +1,4 @@
-//! The whole server in process, whom it asks, and what it answers.
+//! The whole server in process, with a fake API server for its reviews, and its answers.
 
 use std::{
     net::SocketAddr,

@@ -50,7 +50,7 @@ pub enum OnExit {
     Restart,
 }
 
-/// Where the cloud stores its VMs.
+/// The place where the cloud stores its VMs.
 #[derive(Clone, Debug)]
 pub enum CloudState {
     /// On the API server; it outlives every manager.

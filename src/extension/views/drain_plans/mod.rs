@@ -63,7 +63,7 @@ use machine_controllers::{
 use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind};
 
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
-/// Most pods in a list of pods.
+/// Maximum number of pods in a list of pods.
 const MOST_PODS: usize = 1000;
 /// How long the first request waits for the caches of pods and volumes.
 const MAX_WARMUP: Duration = Duration::from_secs(10);

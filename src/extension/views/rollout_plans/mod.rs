@@ -45,9 +45,9 @@ use machine_simulation::forecast::{self, Cut, Forecast, Stuck};
 
 const NAMES: Names =
     Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
-/// Most steps that a review may ask for.
+/// Maximum number of steps that a review may ask for.
 const MAX_STEPS: i32 = 1000;
-/// Most steps of a review that does not say a number.
+/// Maximum number of steps of a review without a number.
 const DEFAULT_STEPS: i32 = 200;
 
 /// The view `rolloutplans`.

@@ -32,7 +32,7 @@ pub struct Asked {
     spec: Spec,
     /// The assumed durations and failures.
     pub assume: Assumptions,
-    /// Most steps of the plan.
+    /// Maximum number of steps of the plan.
     pub most_steps: usize,
 }
 
