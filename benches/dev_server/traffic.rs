@@ -63,7 +63,7 @@ pub async fn durable() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a request every `period` for `length`. Returns the time of each.
+/// Makes a request every `period` for `length`. Returns the duration of each request.
 async fn paced<F: Future<Output = anyhow::Result<()>>>(
     period: Duration,
     length: Duration,

@@ -103,7 +103,7 @@ pub struct HttpSettings {
     pub address: IpAddr,
     /// Port for health, readiness and metrics.
     pub port: NonZeroU16,
-    /// Port of a second listener, where the Go machine controller has its own. `None` when it is off.
+    /// Port of a second listener: the port of the Go machine controller. `None` when it is off.
     pub compat_port: Option<NonZeroU16>,
     /// The profiles that `/debug/pprof` serves.
     pub profiling: Profiling,
@@ -125,7 +125,7 @@ pub enum Profiling {
 pub enum CertMode {
     /// The process makes and rotates it, and stores it in a Secret.
     SelfManaged,
-    /// The process reads it from files that something else rotates.
+    /// The process reads it from files that another program rotates.
     Files {
         /// PEM file with the certificate chain.
         certificate: PathBuf,
@@ -159,7 +159,7 @@ pub struct ServiceReference {
 /// Settings of admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
-    /// How strict the rules with two levels are.
+    /// The strictness of the rules with two levels.
     pub profile: Profile,
     /// Users that the webhooks treat as controllers.
     pub controller_users: Vec<String>,

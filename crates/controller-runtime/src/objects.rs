@@ -180,8 +180,8 @@ impl<S: Snapshot> Objects<S>
 where
     S::Object: Serialize + DeserializeOwned + Clone + Debug,
 {
-    /// Reads and writes through this client and puts the answers of writes into `store`. `prune` removes what is not stored; pruned
-    /// objects are never written back.
+    /// Reads and writes through this client and puts the answers of writes into `store`. `prune` removes the fields that are not
+    /// stored. Pruned objects are never written back.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<S>>>, prune: fn(&mut S::Object)) -> Self {
         Self::over(Arc::new(ApiServer::new(client, prune)), gate, store)
     }
@@ -311,7 +311,7 @@ where
         answer.map(|created| self.take(created))
     }
 
-    /// Patches an object; the patch carries the target's UID.
+    /// Patches an object. The patch contains the target's UID.
     pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<S, ApiError> {
         self.api.before_write().await;
         self.gate.may_act()?;

@@ -9,7 +9,7 @@ use machine_api::{
 };
 use machine_driver::{Code, Operation};
 
-/// The label of a value that is none of ours.
+/// The label for all unknown values.
 const OTHER: &str = "other";
 
 /// The method in the spelling of the original (spec/providers §2.1).
