@@ -43,7 +43,7 @@ fn made_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     rewrite(&mut schema);
     if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
         for (name, description) in
-            [("apiVersion", "Group and version of this representation of the object."), ("kind", "What the object is.")]
+            [("apiVersion", "Group and version of this representation of the object."), ("kind", "Kind of the object.")]
         {
             properties.insert(name.to_owned(), json!({"type": "string", "description": description}));
         }
