@@ -314,7 +314,7 @@ pub struct ServingArgs {
     /// Namespace of that Service; unset means the namespace of the pod, or --namespace outside a cluster
     #[arg(long, value_name = "NAMESPACE")]
     pub service_namespace: Option<String>,
-    /// Webhook configurations that get the CA bundle: those of the cluster or those of the namespace (mcm manifests --scope)
+    /// Webhook configurations that get the CA bundle: configurations of the cluster or of the namespace (mcm manifests --scope)
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub webhook_scope: WebhookScope,
     /// Level of the rules that have two levels: compat (warn) or strict (deny)

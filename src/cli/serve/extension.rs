@@ -37,7 +37,7 @@ pub struct ExtensionArgs {
     /// Maximum age of the list of a provider's VMs
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub inventory_max_age: GoDuration,
-    /// Kubeconfig for token reviews; unset means that of the control cluster
+    /// Kubeconfig for token reviews; unset means the kubeconfig of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
     /// Do not read kube-system/extension-apiserver-authentication, which names the trusted authorities
@@ -51,10 +51,10 @@ pub struct ExtensionArgs {
     /// How long token reviews are cached
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub authentication_token_webhook_cache_ttl: GoDuration,
-    /// Audiences of tokens, comma separated; unset means that of the API server
+    /// Audiences of tokens, comma separated; unset means the audience of the API server
     #[arg(long, value_delimiter = ',', value_name = "AUDIENCES")]
     pub api_audiences: Vec<String>,
-    /// Kubeconfig for access reviews; unset means that of the control cluster
+    /// Kubeconfig for access reviews; unset means the kubeconfig of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
     /// How long allowed requests are cached

@@ -32,7 +32,7 @@ pub struct LimitArgs {
     /// Maximum number of connections per port
     #[arg(long, default_value = "1000", value_name = "N", allow_negative_numbers = true)]
     pub max_connections: i64,
-    /// Maximum number of connections per address; those of front proxies do not count
+    /// Maximum number of connections per address; connections of front proxies do not count
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_connections_per_address: i64,
     /// Connections beyond --max-connections, for health requests only
