@@ -38,7 +38,7 @@ pub(super) struct WatchStart {
 }
 
 impl WatchStart {
-    /// With warm caches watches begin at once, with cold caches once the replica leads.
+    /// With filled caches the watches begin at once, with empty caches when the replica leads.
     pub(super) fn of(standby: StandbyCaches, leadership: &Leadership, stop: CancellationToken) -> Self {
         let leadership = match standby {
             StandbyCaches::Warm => None,

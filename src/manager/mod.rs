@@ -112,7 +112,7 @@ impl Environment {
 
 /// How a manager reaches its clusters.
 pub enum ClusterAccess {
-    /// As the settings say: with a kubeconfig or as a service account.
+    /// By the settings: with a kubeconfig or as a service account.
     Settings,
     /// Through given transports: an embedded API server, or a layer that injects faults.
     Clients {

@@ -50,7 +50,7 @@ impl Wake {
         Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
     }
 
-    /// A wake-up by a change of the object itself. A pass that fails writes that into the status; such a change is no
+    /// A wake-up by a change of the object itself. A failed pass reports its failure in the status. This change is no
     /// reason to run the pass again.
     pub fn by_itself<S: Snapshot>(change: &Change<S>, is_status_alone: impl Fn(&S, &S) -> bool) -> Option<Self> {
         let object = change.newest()?;

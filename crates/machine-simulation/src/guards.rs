@@ -151,7 +151,7 @@ guards! {
     NodeLook = "node-look";
     /// The Node is looked up once more before the finalizer of its machine is removed (§6.7).
     LastNode = "last-node";
-    /// A machine that waits says why in its condition (decisions.md 30).
+    /// A machine that waits reports the reason in its condition (decisions.md 30).
     Reasons = "reasons";
     /// A VM that was adopted has its whole time to join (M-13).
     Adoption = "adoption";

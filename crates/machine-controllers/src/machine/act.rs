@@ -1,6 +1,6 @@
 //! Carries plans out: patches, driver calls, tokens, events. Decides nothing.
 //!
-//! The first effect that fails ends the plan. [`Acted`] says what the failure means for the pass.
+//! The first effect that fails ends the plan. [`Acted`] is the consequence of the failure for the pass.
 
 use jiff::Timestamp;
 

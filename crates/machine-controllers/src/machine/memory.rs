@@ -182,7 +182,7 @@ pub struct Pass {
 
 impl Pass {
     /// The state of this pass's drain, for the machine as it is now. A machine that is deleted in the middle of a pass
-    /// begins a drain of its own: a drain for a preservation or an update says nothing about it.
+    /// begins a separate drain. The state of a drain for a preservation or an update does not apply to it.
     pub fn drain_of(&self, machine: &MachineSnapshot) -> DrainState {
         let is_deleting = machine.is_deleting();
         match self.drain_flow {

@@ -1,6 +1,6 @@
-//! `rolloutplans`: what a change of a deployment would do.
+//! `rolloutplans`: the effects of a change of a deployment.
 //!
-//! The rules of admission judge the proposal. The decisions of the controllers of deployments and sets are simulated
+//! The rules of admission check the proposal. The decisions of the controllers of deployments and sets are simulated
 //! ([`machine_simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
 
 mod proposal;

@@ -220,7 +220,7 @@ fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
     }
 }
 
-/// Judges a proposed class. The first warning says that the content of a class never replaces machines.
+/// Checks a proposed class. The first warning says that the content of a class never replaces machines.
 fn judge_class(sources: &Sources, proposed: &ProposedClass, namespace: &str, admission: &mut Admission) {
     let name = &proposed.name;
     admission.warnings.push(format!(

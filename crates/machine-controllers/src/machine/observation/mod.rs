@@ -78,7 +78,7 @@ pub struct Observation {
     pub secrets: SecretView,
     /// Its Node.
     pub node: NodeView,
-    /// Whether the driver can tell that the Node is the machine's.
+    /// Whether the driver can confirm that the Node belongs to the machine.
     pub node_identity: NodeIdentity,
     /// The owner of its VM, if other machines name the VM, too.
     pub vm_owner: VmOwner,

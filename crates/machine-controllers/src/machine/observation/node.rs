@@ -39,7 +39,7 @@ pub enum NodeView {
         /// Why it counts as foreign.
         why: String,
     },
-    /// A Node of that name exists, IDs don't tell its owner, and another machine has the better claim by name.
+    /// A Node of that name exists, the IDs do not decide its owner, and another machine has the better claim by name.
     Contested {
         /// Its name.
         name: String,
@@ -57,7 +57,7 @@ pub struct Namesake {
     pub created: Option<Timestamp>,
 }
 
-/// Whether the driver can tell that the Node which counts as the machine's is the machine's.
+/// Whether the driver can confirm that the Node which is treated as the machine's belongs to the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeIdentity {
     /// It can, or there is nothing to compare yet.

@@ -90,8 +90,8 @@ fn shows_message(seen: &Observation, change: &StatusChange) -> bool {
     change.standing.as_ref().is_none_or(|standing| stored.is_some_and(|stored| stored.message == standing.message()))
 }
 
-/// Whether the status has the values of a change. What the condition shows besides its reason is known only while this
-/// process has written it.
+/// Whether the status has the values of a change. The other values of the condition, in addition to its reason, are known only if
+/// this process has written it.
 fn shows_values(seen: &Observation, change: &StatusChange) -> bool {
     let stored = seen.machine.status();
     let last = &stored.last_operation;
@@ -180,8 +180,8 @@ pub fn report_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting)
 /// At most this many characters of the reason why a list fails are reported.
 const LONGEST_CAUSE: usize = 300;
 
-/// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the
-/// API server does not give the list. `end` says what happens when that takes too long.
+/// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the API
+/// server does not give the list. `end` is the consequence when this takes too long.
 pub fn wait_for_views(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Waiting {
     let missing = &seen.missing_views;
     let kinds: Vec<&str> = missing.iter().map(|view| view.kind).collect();

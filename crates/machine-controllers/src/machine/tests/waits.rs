@@ -28,7 +28,7 @@ struct Row {
     seen: Observation,
     /// The reason of its condition; empty where the machine is as it should be, or where the wait lasts moments.
     reason: &'static str,
-    /// Parts of its message, besides since when.
+    /// Parts of its message, in addition to the start of the wait.
     says: &'static [&'static str],
     /// Whether an event reports it.
     event: bool,
