@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_says_so() {
+    fn a_dead_process_is_reported() {
         let health = Health::default();
         assert!(health.is_alive());
         health.declare_dead("lease lost");

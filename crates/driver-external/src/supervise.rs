@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_has_started_ends_before_the_program_is_started_again() {
+    async fn processes_of_a_program_end_before_the_program_is_started_again() {
         let (folder, program) = script(
             "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nrm -f up\n\
              sh -c 'trap \"\" TERM; echo $$ >> pids; : > up; while [ -e pids ]; do sleep 0.05; done' &\n\

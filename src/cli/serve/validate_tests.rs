@@ -319,7 +319,7 @@ fn cipher_suites_are_named_as_in_go() {
 #[case::even_if_some_are_named(&["--drivers=virtual"], Coverage::Some)]
 #[case::no_other_process_serves_any(&["--drivers-exclusive"], Coverage::All)]
 #[case::the_default_in_full(&["--drivers-exclusive=false"], Coverage::Some)]
-fn a_process_says_whether_its_drivers_are_all(#[case] flags: &[&str], #[case] expected: Coverage) {
+fn a_process_knows_whether_it_has_all_drivers(#[case] flags: &[&str], #[case] expected: Coverage) {
     assert_eq!(serve(flags).unwrap().admission.providers, expected);
 }
 

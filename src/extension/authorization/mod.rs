@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_24_without_an_answer_nothing_is_allowed_but_what_was_and_health() {
+    async fn th_24_without_an_answer_only_cached_rights_and_health_are_allowed() {
         let (server, authorization) = authorization();
         assert_eq!(code(&authorization, &metrics()).await, 200);
         *server.says.lock().unwrap() = Err(ReviewError::Retryable("down".to_owned()));

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_counted_all_the_same() {
+    fn dropped_events_are_counted() {
         let mut correlator = Correlator::default();
         let note = pending("m", "Failed", "same");
         for _ in 0..100 {

@@ -167,7 +167,7 @@ async fn a_list_and_its_watch_fill_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_list_removes_what_it_does_not_mention() {
+async fn a_second_list_removes_missing_objects() {
     let expired = event("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}));
     let rig = Rig::new(vec![
         Reply::List(1, vec![machine("a", 1)]),
@@ -224,7 +224,7 @@ async fn a_known_object_that_becomes_undecodable_is_not_taken_for_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_stands_still_is_begun_anew() {
+async fn a_list_without_progress_begins_again() {
     let rig = Rig::new(vec![Reply::Nothing, Reply::List(1, vec![machine("a", 1)]), Reply::Silence(Vec::new())]);
     rig.run(70).await;
     assert_eq!(rig.asked()[1], (60, None));
@@ -464,7 +464,7 @@ async fn a_lazy_watch_begins_when_it_is_wanted() {
 #[case::forbidden(403, "grant both verbs")]
 #[case::no_crd(404, "mcm manifests crds | kubectl apply -f -")]
 #[case::credentials(401, "does not accept the credentials")]
-fn a_failed_watch_says_what_to_do(#[case] code: u16, #[case] words: &str) {
+fn a_failed_watch_advises_the_user(#[case] code: u16, #[case] words: &str) {
     let status = kube::core::Status { code, message: "refused".to_owned(), ..kube::core::Status::default() };
     let text = refusal("machines", &status).text;
     assert!(text.contains(words) && text.contains("machines"), "{text}");

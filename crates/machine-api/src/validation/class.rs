@@ -403,7 +403,7 @@ mod tests {
     #[case::a_letter_beside_the_name("ÄWS", Unknown::Misspelt("AWS"))]
     #[case::one_that_exists_no_more("Packet", Unknown::Gone)]
     #[case::its_later_name("equinixmetal", Unknown::Gone)]
-    fn a_provider_that_no_driver_judges(#[case] provider: &str, #[case] expected: Unknown<'_>) {
+    fn a_provider_that_no_driver_checks(#[case] provider: &str, #[case] expected: Unknown<'_>) {
         assert_eq!(Unknown::of(provider, &["AWS", "virtual"]), expected);
     }
 }

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn meta_12_what_is_stored_already_is_forgiven() {
+    fn meta_12_a_stored_annotation_is_forgiven() {
         let mut changed = malformed();
         changed["metadata"]["labels"] = json!({"x": "z"});
         assert_eq!(

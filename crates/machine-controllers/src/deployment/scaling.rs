@@ -345,7 +345,7 @@ mod tests {
     #[case::the_marks_are_newer_than_the_scaling(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, "2026-11-21T08:00:01Z", &[2, 5])]
     #[case::somebody_else_made_it_larger(7, (1, 0), [(3, 3, 1), (3, 3, 1)], 6, SCALED_AT, &[3, 5])]
     #[case::where_there_was_room_for_surge(5, (1, 0), [(3, 3, 1), (3, 3, 0)], 6, SCALED_AT, &[2, 3])]
-    fn what_the_scaler_named_goes_first(
+    fn machines_that_the_scaler_named_are_deleted_first(
         #[case] replicas: i32,
         #[case] (surge, unavailable): (i32, i32),
         #[case] sets: [(i32, usize, usize); 2],
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_emptied_set_has_yet_to_delete_takes_room() {
+    fn machines_that_an_emptied_set_has_not_deleted_yet_count() {
         // Seed 14775: paused in the middle of a rollout, right after the oldest set was emptied.
         let mut sets = three([2, 1, 1], (5, 7));
         sets[0].set.to_mut().spec.replicas = 0;

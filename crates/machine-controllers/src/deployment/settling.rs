@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_without_end() {
+    fn no_wait_is_without_end() {
         let mut memory = SettlingMemory::default();
         let mut left = |seconds| {
             let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn with_another_size_the_wait_begins_anew() {
+    fn with_another_size_the_wait_begins_again() {
         // Seed 227196: a set that had not been observed for minutes started to create machines when it was shrunk.
         let mut memory = SettlingMemory::default();
         let mut left = |seen, seconds| memory.take(&[seen], at(seconds))["uid-md-old"].time_left(at(seconds));

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_nobody_has_named_is_waited_for_by_its_own_handle() {
+    fn an_unnamed_volume_is_waited_for_by_its_own_handle() {
         assert_eq!(asked().ids()["pv-1"], ["vol-1"]);
     }
 

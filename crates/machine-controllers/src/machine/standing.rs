@@ -263,12 +263,12 @@ mod tests {
         Waiting::on("X", "help").in_course_of(Course::Preservation { until: None, since: at(0) }),
         "preserved, since 2027-01-15T08:00:00Z; waiting for help"
     )]
-    fn a_wait_says_for_what_since_when_until_when_and_what_ends_it(#[case] wait: Waiting, #[case] message: &str) {
+    fn a_wait_reports_object_start_limit_and_end(#[case] wait: Waiting, #[case] message: &str) {
         assert_eq!(wait.message(), message);
     }
 
     #[test]
-    fn a_wait_knows_since_when_and_what_ends_it() {
+    fn a_wait_contains_its_start_and_its_end() {
         assert_eq!((wait().began(), wait().resolved_by()), (Some(at(0)), "the kubelet joins"));
         let deletion = Waiting::on("X", "help").in_course_of(Course::Deletion(Some(at(5))));
         assert_eq!((deletion.began(), deletion.resolved_by()), (Some(at(5)), "help"));

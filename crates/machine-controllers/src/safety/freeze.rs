@@ -282,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thaw_forgives_what_began_after_the_first_question_without_an_answer() {
+    fn a_thaw_resets_failures_after_the_first_probe_without_an_answer() {
         let plan = probe(FROZEN(), true, true, 1200);
         assert_eq!((plan.step, plan.state), (Step::Thaw { outage_began: at(60) }, WELL()));
     }
 
     #[test]
-    fn nobody_thaws_by_views_that_are_behind() {
+    fn no_machine_is_thawed_with_outdated_views() {
         let plan = probe_with(Views::Behind, FROZEN(), true, true, 1200);
         assert_eq!((plan.step, plan.state, plan.next), (Step::Nothing, FROZEN(), Duration::from_secs(6)));
         let plan = probe_with(Views::Behind, WELL(), true, true, 1200);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn decision_13_what_fell_ill_in_the_period_before_the_outage_stays_ill() {
+    fn decision_13_a_machine_that_became_unhealthy_before_the_outage_stays_unhealthy() {
         let Step::Thaw { outage_began } = probe(FROZEN(), true, true, 1200).step else { panic!("no thaw") };
         assert_eq!(thawed(&unknown(59).into(), outage_began), Some(Thaw::RestartsTimeout));
         assert_eq!(thawed(&unknown(60).into(), outage_began), Some(Thaw::Recovers));

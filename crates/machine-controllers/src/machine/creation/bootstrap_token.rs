@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn mc_100_the_secret_holds_what_kubelet_and_authenticator_need() {
+    fn mc_100_the_secret_has_the_fields_for_kubelet_and_authenticator() {
         let secret = made_for("w-abcde");
         assert_eq!(secret.metadata.name.as_deref(), Some("bootstrap-token-616263"));
         assert_eq!(field(&secret, "auth-extra-groups").as_deref(), Some("system:bootstrappers:x"));

@@ -284,7 +284,7 @@ mod tests {
     #[case::this_process_made_it_possible(200, AskedBefore::Nothing)]
     #[case::an_earlier_one_may_have_asked(50, AskedBefore::Perhaps)]
     #[case::clocks_may_differ(105, AskedBefore::Perhaps)]
-    fn what_was_asked_before_this_process_began_is_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
+    fn requests_of_earlier_processes_are_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
         let mut machine = crate::machine::testing::machine();
         machine.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(made)));
         let machine = MachineSnapshot::from(machine);

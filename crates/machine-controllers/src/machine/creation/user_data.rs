@@ -120,7 +120,7 @@ mod tests {
     #[case::shorter_than_a_placeholder("<<", "<<")]
     #[case::a_placeholder_that_is_cut("<<MACHINE_NAME>", "<<MACHINE_NAME>")]
     #[case::one_in_another("<<<<MACHINE_NAME>>>>", "<<m>>")]
-    fn what_is_no_placeholder_stays(#[case] before: &str, #[case] after: &str) {
+    fn text_that_is_no_placeholder_stays(#[case] before: &str, #[case] after: &str) {
         let filled = filled_in(&secrets(before), "m", Some("i.s"));
         assert_eq!(filled.get(SecretData::USER_DATA), Some(after.as_bytes()));
     }

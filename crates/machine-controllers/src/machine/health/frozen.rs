@@ -143,7 +143,7 @@ mod tests {
     #[case::new(machine())]
     #[case::without_a_node_yet(pending())]
     #[case::mc_258_ill(ill())]
-    fn a_machine_under_way_says_once_that_it_is_frozen(#[case] machine: Machine) {
+    fn a_machine_in_progress_reports_once_that_it_is_frozen(#[case] machine: Machine) {
         let seen = frozen_at(machine, 900);
         let plan = decide(&seen);
         let reported = after(&plan, &seen.machine);

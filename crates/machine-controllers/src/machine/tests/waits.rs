@@ -312,7 +312,7 @@ fn faults(wait: Wait) -> Vec<String> {
 }
 
 #[test]
-fn every_wait_says_for_what_since_when_until_when_and_what_ends_it() {
+fn every_wait_reports_object_start_limit_and_end() {
     let wrong: Vec<_> = Wait::ALL.iter().map(|wait| (wait, faults(*wait))).filter(|(_, all)| !all.is_empty()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -174,7 +174,7 @@ fn node(version: u64) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_thawed_before_the_watch_has_replayed_the_outage() {
+async fn no_machine_is_thawed_before_the_watch_has_replayed_the_outage() {
     let nodes = crate::views::node_store();
     nodes.apply(node(30));
     let scene = Scene::with_nodes(Some(Arc::clone(&nodes)));
