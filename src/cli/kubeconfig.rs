@@ -17,7 +17,7 @@ pub struct ClusterArgs {
     /// Kubeconfig of the cluster with the machine objects; unset means the kubeconfig of kubectl, or the service account of the pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; unset means the current one
+    /// Context of the kubeconfig; unset means the current context
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }

@@ -98,7 +98,7 @@ pub enum Failure {
     /// The input is invalid. The text has the fault, its place and the advice.
     #[error("{0}")]
     Input(String),
-    /// The input is bad, and the command's own output has reported it.
+    /// The input is invalid, and the command's own output has reported it.
     #[error("")]
     Reported,
     /// The run failed.

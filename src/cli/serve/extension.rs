@@ -66,7 +66,7 @@ pub struct ExtensionArgs {
     /// Paths that need no right, comma separated; "*" at the end matches all paths with this prefix
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", value_name = "PATHS")]
     pub authorization_always_allow_paths: Vec<String>,
-    /// Certificate authorities of clients in PEM, instead of those that the API server publishes
+    /// Certificate authorities of clients in PEM, instead of the authorities that the API server publishes
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// Certificate authorities of front proxies in PEM; the front proxies that the API server publishes are then ignored
@@ -100,10 +100,10 @@ pub struct ExtensionArgs {
     /// Deadline of a request to a view
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub request_timeout: GoDuration,
-    /// Maximum number of plans that a view computes at the same time; further ones wait briefly
+    /// Maximum number of plans that a view computes at the same time; further plans wait briefly
     #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
     pub max_plans_inflight: i64,
-    /// Maximum number of inventories that are requested from providers at the same time; further ones wait briefly
+    /// Maximum number of inventories that are requested from providers at the same time; further inventories wait briefly
     #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
     pub max_inventories_inflight: i64,
 }
