@@ -113,7 +113,7 @@ struct Memory {
     status_written: Option<Timestamp>,
     checked: Option<Checked<DeploymentSnapshot>>,
     settling: settling::SettlingMemory,
-    /// The objects of writes without an answer: sets that may exist and take room, even if the template has changed
+    /// The objects of writes without an answer: sets that may exist and use replicas, even if the template has changed
     /// since; sets that may have another size; machines that may have moved; Nodes that may have been selected.
     unanswered: BTreeSet<Counted>,
     refused: RefusedWrites,
@@ -153,7 +153,7 @@ impl DeploymentController {
             Some(after) => self.write_status(&key, &after, &done.report).await,
             None => Ok(Next::OnChange),
         };
-        // If a set can't be created, a condition says so already.
+        // If a set can't be created, a condition reports this already.
         if done.report.create_error.is_none() {
             self.report_refusal(&key, &deployment, done.error.as_ref().or(written.as_ref().err()));
         }

@@ -61,7 +61,7 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     if active.len() <= 1 {
         let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());
         if let Some(set) = only {
-            // Machines that the other sets have not deleted yet, or may be creating, take room; the rollout fills it later.
+            // Machines that the other sets have not deleted yet, or may be creating, use replicas. The rollout fills these replicas later.
             let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
             let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
             // Otherwise a set that may not grow would be shrunk to its machines and grown again, forever.
@@ -117,8 +117,8 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let sizes = without_named(fleet, active);
     let wanted: i32 = sizes.iter().copied().fold(0, i32::saturating_add);
     if wanted <= allowed {
-        // Machines that sets have not deleted yet take room that the new set must not use. This includes sets with size
-        // zero, and named machines until they are gone.
+        // Machines that sets have not deleted yet use replicas that the new set must not use. This includes sets with size zero, and named machines
+        // until they are gone.
         let taken = fleet.sum(SetState::taken);
         let new = fleet.new.as_ref().map(SetState::name);
         for (set, size) in active.iter().zip(sizes) {

@@ -1,8 +1,8 @@
 //! Sets whose controller may still act on an earlier size.
 //!
-//! A set that lacked machines when it was shrunk may be creating them right now. If another set took its room at once,
-//! there would be a machine too many (decisions.md 39). So the room counts as taken until the set controller has
-//! observed the new size (`status.observedGeneration`). A set that has just grown again, because the template was
+//! A set that lacked machines when it was shrunk may be creating them right now. If another set took its replica at
+//! once, there would be a machine too many (decisions.md 39). So the replica counts as used until the set controller
+//! has observed the new size (`status.observedGeneration`). A set that has just grown again, because the template was
 //! changed back to it, may still be deleting machines for the smaller size; those machines must not be counted as
 //! available. In both cases the rollout waits at most [`SETTLING_LIMIT`], even if the set controller does not answer.
 //! The original does not wait.
