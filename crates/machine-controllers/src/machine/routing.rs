@@ -230,7 +230,7 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
         .collect()
 }
 
-/// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
+/// Machines to look at after a change of a pod: machines whose node has the pod, while they are drained.
 pub fn after_pod(change: &Change<PodSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     // A drain makes progress only when a pod is removed.
     if change.new.is_some() {

@@ -63,8 +63,8 @@ impl Standing {
         }
     }
 
-    /// Whether both are the same wait, in whatever words: the same reason and the same object, and a cause is seen in both
-    /// or in neither.
+    /// Whether both are the same wait, with any text: they have the same reason and the same object, and both or none of
+    /// them has a cause.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let on = |standing: &Self| standing.wait().map(|wait| (wait.on.clone(), wait.seen.is_empty()));
         (self.status(), self.reason(), on(self)) == (other.status(), other.reason(), on(other))

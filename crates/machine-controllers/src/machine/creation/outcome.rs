@@ -1,4 +1,4 @@
-//! A creation that may or may not have made a VM, with a driver that would make a second VM if it were asked again.
+//! A creation with an unknown outcome, with a driver that makes a second VM for a repeated call.
 //!
 //! The driver is asked for the VM for a while longer. The intent that is stored before each call shows the calls that an
 //! earlier process began. A surplus VM that appears later is deleted by the orphan check. Source: decisions.md 58.

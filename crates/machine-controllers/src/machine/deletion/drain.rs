@@ -43,7 +43,7 @@ const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
 /// A deletion by force, or a deletion whose drain timeout has passed, waits this long for the lists of pods and attachments.
 const LISTS_HOLD: Duration = Duration::from_secs(60);
 
-/// Why and how hard a drain is forced.
+/// The degree of force of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainMode {
     /// Pods are evicted.
@@ -133,8 +133,8 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
 }
 
-/// A Node that may or may not be this machine's is not drained for this machine. The machine's VM may be the one under the
-/// Node, so the VM waits as well: until the owner is known, or as long as a drain that can't be done (decisions.md 44).
+/// A Node whose owner is unclear is not drained for this machine. The VM of the machine may be the VM of the Node, so the VM waits as well: until
+/// the owner is known, or as long as a drain may take (decisions.md 44).
 fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
     if drain_mode(seen) == DrainMode::Forced {
         let kept = Effect::Warn {
@@ -213,7 +213,7 @@ fn forced_on(error: &str) -> String {
     format!("Drain failed due to - {error}. However, since it's a force deletion shall continue deletion of VM.")
 }
 
-/// A normal attempt ends with the drain timeout; a forced attempt has a minute of its own.
+/// A normal attempt ends with the drain timeout; a forced attempt gets one more minute.
 pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),

@@ -325,7 +325,7 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
     Waiting::on(reason, on).since(began).at_most_until(after(seen.now, left), "the machine is declared Failed")
 }
 
-/// Reports that the Node's name of a machine that has not joined belongs to something else, or may belong to something else.
+/// Reports that the Node with the Node name of a machine that has not joined has another owner, or may have another owner.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
     if *seen.phase() != MachinePhase::Pending {
         return Vec::new();
@@ -343,10 +343,10 @@ fn foreign_node(seen: &Observation) -> Vec<Effect> {
     report_when_new(seen, &wait)
 }
 
-/// The Node that may or may not be this machine's, and why that is unclear. The machine's VM may be the one under the Node,
-/// and would be deleted with the machine when its set replaces it. Therefore the machine's time limits rest. When the ids
-/// show that the VM, too, is another machine's, this machine has no VM: declaring it Failed then costs nothing, and its set
-/// creates a machine with a VM of its own.
+/// The Node whose owner is unclear, and the reason. The machine's VM may be the VM of the Node, and would be deleted with
+/// the machine when its set replaces it. Therefore the machine's time limits rest. When the ids show that the VM belongs to
+/// another machine, too, this machine has no VM: declaring it Failed then costs nothing, and its set creates a machine with
+/// its own VM.
 pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
     match (&seen.node, &seen.vm_owner) {
         (NodeView::Contested { name, why }, VmOwner::This) => Some((name, why)),
@@ -366,7 +366,7 @@ pub(super) fn report_contest(seen: &Observation, node: &str, why: &str) -> Vec<E
     report_when_new(seen, &wait)
 }
 
-/// Whether the condition shows that the VM was taken over. That must stay, see [`node_wait`]; the same condition shows the
+/// Whether the condition shows that the VM was taken over. This condition must stay, see [`node_wait`]. It also shows the
 /// wait for a Node.
 fn is_reported_as_adopted(seen: &Observation) -> bool {
     reported_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)

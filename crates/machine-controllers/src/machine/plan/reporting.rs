@@ -204,7 +204,7 @@ pub fn wait_for_views(seen: &Observation, began: Timestamp, end: Option<(Timesta
     }
 }
 
-/// Reports a wait for views once it has lasted; again when other lists are missing than those reported, or when the reason
+/// Reports a wait for views once it has lasted; again when other lists are missing than the reported lists, or when the reason
 /// becomes known.
 pub fn report_missing_views(seen: &Observation, began: Timestamp, wait: &Waiting) -> Vec<Effect> {
     if since(seen.now, began) < REPORTED_AFTER { Vec::new() } else { report(seen, wait, Worth::NewValues) }

@@ -82,7 +82,7 @@ pub enum Doubt {
     Because {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// Why, and what follows.
+        /// The cause and the consequence.
         message: String,
     },
 }

@@ -145,7 +145,7 @@ pub fn preservation(seen: &Observation) -> RuleResult {
         return RuleResult::NOTHING;
     }
     if let Some(unknown) = texts.node.filter(|value| Wish::of(value).is_none()) {
-        // A person means something by it; nothing is changed before it is known what.
+        // A user has a wish, which is not known yet. Nothing is changed before it is known.
         return warn_of_unknown_value(seen, unknown, "Node");
     }
     if let Some(unknown) = texts.machine.filter(|value| Wish::of(value).is_none())
