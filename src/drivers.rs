@@ -1,4 +1,4 @@
-//! The drivers of a program: the built-in ones, and those that its `main` adds.
+//! The drivers of a program: the built-in drivers, and the drivers that its `main` adds.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl DriverSet {
         Self { clouds: &[], ..self }
     }
 
-    /// Adds a driver. It serves its `provider` strings, even those that the virtual cloud would impersonate. When two drivers
-    /// have the same string, the later one serves it.
+    /// Adds a driver. It serves its `provider` strings, also strings that the virtual cloud would impersonate. When two
+    /// drivers have the same string, the later one serves it.
     #[must_use]
     pub fn with(mut self, driver: impl Driver) -> Self {
         self.added.push(Arc::new(driver));

@@ -1,6 +1,6 @@
 //! Kubernetes machine controller manager: the library behind the `mcm` binary.
 //!
-//! A room imports only rooms below it. The test module `floors` checks this order, and `docs/architecture.md` describes the rooms.
+//! A module imports only modules below it. The test module `layers` checks this order, and `docs/architecture.md` describes the modules.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,7 @@ pub mod cli;
 pub mod drivers;
 pub mod extension;
 #[cfg(test)]
-mod floors;
+mod layers;
 pub mod manager;
 pub mod server;
 pub mod settings;

@@ -1,6 +1,6 @@
 //! The settings of a manager: plain, checked values without flag syntax.
 //!
-//! `cli/serve` reads the flags and makes one [`Settings`] from them. Every other room takes the part that it needs and reads no
+//! `cli/serve` reads the flags and makes one [`Settings`] from them. Every other module takes the part that it needs and reads no
 //! flag. Nothing here reads a file, a clock or the environment. A duration is never negative, a list has no empty entry, and a
 //! value that must not be zero has a type without zero.
 //!
@@ -52,11 +52,11 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The TLS listener of webhooks and conversion. `None` when it is off.
     pub secure: Option<SocketAddr>,
-    /// Where the serving certificate comes from.
+    /// The source of the serving certificate.
     pub certificates: CertMode,
     /// Further certificates for callers that request certain names (SNI).
     pub sni_certificates: Vec<SniCertificate>,
-    /// DNS names and IP addresses on the self-signed certificate, in addition to those of the Service.
+    /// DNS names and IP addresses on the self-signed certificate, in addition to the names of the Service.
     pub extra_certificate_names: Vec<String>,
     /// The Service through which API servers reach the TLS listener.
     pub service: ServiceReference,

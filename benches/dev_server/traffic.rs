@@ -63,7 +63,7 @@ pub async fn durable() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a request every `period` for `length`. Returns the time of each.
+/// Makes a request every `period` for `length`. Returns the duration of each request.
 async fn paced<F: Future<Output = anyhow::Result<()>>>(
     period: Duration,
     length: Duration,
@@ -167,7 +167,7 @@ pub async fn watch() -> anyhow::Result<()> {
 /// One watcher in this number measures the delay of its events.
 const MEASURED: usize = 20;
 
-/// The delays of events at one watcher. Dropping it adds them to those of all watchers.
+/// The delays of events at one watcher. Dropping it adds them to the delays of all watchers.
 struct Delays {
     own: Vec<Duration>,
     all: Arc<Mutex<Vec<Duration>>>,

@@ -35,7 +35,7 @@ pub enum ConvertError {
 pub struct ObjectError {
     /// Source, document, and kind and name if they are known.
     pub object: String,
-    /// What is wrong with the object.
+    /// The fault of the object.
     pub reason: ConversionError,
 }
 

@@ -30,7 +30,7 @@ pub struct DocumentError {
     pub source_name: String,
     /// Index of the document in the source, counted from 0.
     pub index: usize,
-    /// What is wrong, with line and column.
+    /// The fault, with line and column.
     pub reason: String,
 }
 
@@ -77,8 +77,7 @@ pub fn list_items(value: &Value) -> Option<&Vec<Value>> {
 pub fn parse_documents(source_name: &str, text: &str) -> Result<Vec<Document>, DocumentError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim_start().starts_with('{') {
-        // A YAML flow mapping starts like JSON. The text is read with the parser that accepts it. If neither does, the error is
-        // that of JSON.
+        // A YAML flow mapping starts like JSON. The text is read with the parser that accepts it. If neither does, the error is the syntax of JSON.
         return parse_json(source_name, text).or_else(|error| parse_yaml(source_name, text).map_err(|_| error));
     }
     parse_yaml(source_name, text)

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_end_of_flags_stays() {
+    fn arguments_after_the_end_of_flags_stay() {
         let given = ["--", "--safety_up"].map(OsString::from);
         assert_eq!(normalise(given.clone(), |_| true), given);
     }

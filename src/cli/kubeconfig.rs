@@ -14,10 +14,10 @@ use controller_runtime::error::chain;
 /// The cluster of a command.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterArgs {
-    /// Kubeconfig of the cluster with the machine objects; unset means that of kubectl, or the service account of the pod
+    /// Kubeconfig of the cluster with the machine objects; unset means the kubeconfig of kubectl, or the service account of the pod
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig; unset means the current one
+    /// Context of the kubeconfig; unset means the current context
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
 }

@@ -53,10 +53,10 @@ pub struct ManifestsArgs {
     /// Users whose requests are not sent to the webhooks; unset means the service account
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Option<Vec<String>>,
-    /// What happens to a creation while no webhook answers; use Ignore if objects are created while the manager has 0 replicas
+    /// Outcome of a creation while no webhook answers; use Ignore if objects are created while the manager has 0 replicas
     #[arg(long, default_value = "fail", ignore_case = true, value_name = "POLICY")]
     pub create_failure_policy: Unanswered,
-    /// What happens to an update while no webhook answers
+    /// Outcome of an update while no webhook answers
     #[arg(long, default_value = "ignore", ignore_case = true, value_name = "POLICY")]
     pub update_failure_policy: Unanswered,
     /// Include the webhook that warns about status writes of other users
@@ -94,7 +94,7 @@ pub enum Part {
     All,
 }
 
-/// What happens to a request while no webhook answers.
+/// The outcome of a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Unanswered {
     /// It is allowed; the definitions still validate it

@@ -44,7 +44,7 @@ use crate::DriverSet;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "mcm", version, about, arg_required_else_help = true)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -95,10 +95,10 @@ pub enum Failure {
     /// The command line is wrong.
     #[error("{0}")]
     Usage(String),
-    /// The input is bad. The text says what is wrong, where, and what to do.
+    /// The input is invalid. The text has the fault, its place and the advice.
     #[error("{0}")]
     Input(String),
-    /// The input is bad, and the command's own output has reported it.
+    /// The input is invalid, and the command's own output has reported it.
     #[error("")]
     Reported,
     /// The run failed.
@@ -192,7 +192,7 @@ pub(crate) fn normalised(arguments: Vec<OsString>) -> Vec<OsString> {
 /// The name of a namespace, which is a DNS label (RFC 1123).
 ///
 /// # Errors
-/// A text that says what is wrong with the name.
+/// The fault of the name, as a text.
 pub fn namespace_name(text: &str) -> Result<String, String> {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if text.is_empty() {
@@ -209,7 +209,7 @@ pub fn namespace_name(text: &str) -> Result<String, String> {
 /// The name of an object, as an API server accepts it. Any other text could change the path of a request.
 ///
 /// # Errors
-/// A text that says what is wrong with the name.
+/// The fault of the name, as a text.
 pub fn object_name(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("must not be empty".to_owned());

@@ -46,7 +46,7 @@ pub struct ValidateArgs {
     /// Users that count as controllers, comma separated
     #[arg(long, value_delimiter = ',', value_name = "USERS")]
     pub controller_users: Vec<String>,
-    /// Providers that this process serves, comma separated; unset means all known ones
+    /// Providers that this process serves, comma separated; unset means all known providers
     #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
     pub drivers: Option<Vec<String>>,
     /// Refuse classes of all other providers, because no other process serves them

@@ -42,10 +42,10 @@ pub struct RollbackArgs {
     /// Name of the `MachineDeployment`
     #[arg(value_name = "DEPLOYMENT", value_parser = object_name)]
     pub deployment: String,
-    /// The revision to restore; 0 means the one before the current one
+    /// The revision to restore; 0 means the revision before the current one
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(i64).range(0..))]
     pub to_revision: i64,
-    /// Namespace of the deployment; unset means that of the kubeconfig's context
+    /// Namespace of the deployment; unset means the namespace of the kubeconfig's context
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
     /// Print what would be done, and change nothing

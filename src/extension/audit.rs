@@ -1,7 +1,7 @@
 //! The audit log: one line per request, as Kubernetes writes such events at level Metadata.
 //!
-//! What lives here: the content of an event ([`Record::event`], pure) and the file of the log. An event never contains bodies,
-//! tokens or credentials. Source: spec/extension-apiserver §3.6.
+//! Contents: the content of an event ([`Record::event`], pure) and the file of the log. An event never contains bodies, tokens or credentials.
+//! Source: spec/extension-apiserver §3.6.
 
 use std::{
     fs::OpenOptions,
@@ -20,7 +20,7 @@ use crate::settings::AuditLog;
 use kube_protocol::request::{ResourceRequest, Verb};
 use mcm_metrics::Metrics;
 
-/// Most lines in the queue to the writer.
+/// Maximum number of lines in the queue to the writer.
 const QUEUE: usize = 10_000;
 /// Longest text of a caller in an event, in characters.
 const MAX_TEXT: usize = 1_024;

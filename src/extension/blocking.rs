@@ -12,7 +12,7 @@ use kube_protocol::status::ApiStatus;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-/// Most objects of one computation. More objects are divided among several computations.
+/// Maximum number of objects of one computation. More objects are divided among several computations.
 pub const AT_ONCE: usize = 256;
 
 /// Limits the computations over many objects to the number of processors, for all callers together.

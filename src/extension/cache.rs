@@ -70,7 +70,7 @@ pub struct Cache<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> Cache<V> {
-    /// Keeps at most `capacity` answers: those that were used last.
+    /// Keeps at most `capacity` answers: the answers that were used last.
     pub fn new(capacity: usize) -> Arc<Self> {
         let entries = Entries { by_key: HashMap::new(), order: BTreeMap::new(), clock: 0 };
         Arc::new(Self { entries: Mutex::new(entries), capacity })

@@ -1,4 +1,4 @@
-//! What views answer: one object, a list in pages, a review; in the shape that the caller wants.
+//! The answers of views: one object, a list in pages, or a review, in the shape that the caller wants.
 //!
 //! Source: spec/extension-apiserver §2.6, §2.9, §2.11.
 
@@ -29,11 +29,11 @@ use kube_protocol::{
 };
 use kube_values::syntax;
 
-/// A question to a view, from a caller who may ask it.
+/// A permitted request to a view.
 pub struct Call<'a> {
-    /// Whom it is for.
+    /// The view.
     pub view: &'a Arc<dyn View>,
-    /// What its path says.
+    /// The request, from its path.
     pub request: &'a ResourceRequest,
     /// Its parameters.
     pub query: &'a Query,
@@ -41,15 +41,15 @@ pub struct Call<'a> {
     pub headers: &'a HeaderMap,
     /// Its body; empty for reads.
     pub body: &'a Bytes,
-    /// Who asks.
+    /// The caller.
     pub who: &'a Identity,
-    /// The shape that is wanted.
+    /// The wanted shape of the answer.
     pub shape: Shape,
     /// The wall clock.
     pub now: Timestamp,
 }
 
-/// What is to be done, checked as far as that needs no view.
+/// The task of a request, with all checks that need no view.
 #[derive(Debug, PartialEq)]
 pub enum Task {
     /// One object.
@@ -58,14 +58,14 @@ pub enum Task {
         namespace: String,
         /// Its name.
         name: String,
-        /// How fresh it must be.
+        /// The greatest age of its data.
         freshness: Freshness,
     },
     /// A list.
     List {
-        /// Its namespace; none for all.
+        /// Its namespace; `None` for all.
         namespace: Option<String>,
-        /// What of it, and how.
+        /// The wanted part of the list, and its form.
         options: ListOptions,
     },
     /// A review.
@@ -74,13 +74,13 @@ pub enum Task {
         namespace: String,
         /// The review.
         review: Value,
-        /// What is odd about it.
+        /// Warnings about the review, such as unknown fields.
         warnings: Vec<String>,
     },
 }
 
 impl Task {
-    /// What the view is asked.
+    /// The question to the view.
     pub fn question(&self) -> Question<'_> {
         match self {
             Self::Get { namespace, name, .. } => Question::Get { namespace, name },
@@ -93,10 +93,10 @@ impl Task {
 }
 
 impl Call<'_> {
-    /// What the request comes to.
+    /// The task of the request.
     ///
     /// # Errors
-    /// 405 for what the view does not do, 404 where a namespace is missing, 400 and 422 for wrong options and bodies.
+    /// 405 for a verb that the view does not support, 404 for a missing namespace, 400 and 422 for wrong options and bodies.
     pub fn task(&self) -> Result<Task, ApiStatus> {
         let verb = self.request.verb.ok_or_else(ApiStatus::method_not_allowed)?;
         if self.request.subresource.is_some() {
@@ -136,7 +136,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Reads a review. Whether it is to be a dry run makes no difference: nothing is ever stored.
+    /// Reads a review. A dry run is not treated differently, because nothing is ever stored.
     fn review(&self, namespace: String) -> Result<Task, ApiStatus> {
         let options = WriteOptions::parse(self.query, "CreateOptions")?;
         let content_type = self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -179,10 +179,10 @@ impl Call<'_> {
         Ok(Task::Create { namespace, review, warnings: odd })
     }
 
-    /// Does it.
+    /// Carries out a task.
     ///
     /// # Errors
-    /// Whatever the view refuses, 400 and 410 for tokens of pages, 406 for shapes that are none.
+    /// The refusal of the view, 400 and 410 for tokens of pages, 406 for unsupported shapes.
     pub async fn carry_out(&self, task: Task, pages: &Pages) -> Result<Answer, ApiStatus> {
         match task {
             Task::Get { namespace, name, freshness } => {
@@ -190,7 +190,7 @@ impl Call<'_> {
                 Ok(Answer::ok(self.shaped(&*object)?).with_warnings(warnings))
             }
             Task::Create { namespace, review, mut warnings } => {
-                // What is odd about a review may be why it is refused.
+                // The warnings about a review may explain its refusal.
                 let answer = self.view.create(&namespace, review).await.map_err(|status| status.warned(&warnings))?;
                 warnings.extend(answer.warnings);
                 Ok(Answer::of(StatusCode::CREATED, self.shaped(&*answer.object)?).with_warnings(warnings))
@@ -239,7 +239,7 @@ impl Call<'_> {
         Ok(Answer::ok(self.page(&kept, 0..end, token, options).await?).with_warnings(warnings))
     }
 
-    /// A part of a list; the token leads to the next one.
+    /// A part of a list, with the token for the next part.
     async fn page(
         &self,
         list: &KeptList,
@@ -270,13 +270,13 @@ impl Call<'_> {
     }
 }
 
-/// The version of what is computed now: milliseconds since 1970. Views have no other history than the clock.
+/// The version of objects that are computed now: milliseconds since 1970. Views have no other history than the clock.
 fn version_at(now: Timestamp) -> u64 {
     u64::try_from(now.as_millisecond()).unwrap_or(0)
 }
 
-/// A state that is still to come is refused at once. A stored object's server waits some seconds for it; here only the clock of
-/// another replica can be ahead, and `Retry-After` covers that.
+/// Refuses a version in the future at once. A server of stored objects waits some seconds for the version. Here only the clock
+/// of another replica can be ahead, and `Retry-After` is enough for that.
 fn too_new(asked: u64, now: Timestamp) -> Result<(), ApiStatus> {
     let current = version_at(now);
     if asked <= current {

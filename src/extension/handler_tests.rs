@@ -107,7 +107,7 @@ async fn pages_lead_through_one_state_to_the_end() {
 }
 
 #[tokio::test]
-async fn what_is_left_is_not_counted_beside_a_selector() {
+async fn remaining_items_are_not_counted_with_a_selector() {
     let (_, list, _) = ask(Method::GET, "/testviews", "limit=1&labelSelector=state%3DFine", "").await;
     assert!(list["metadata"].get("remainingItemCount").is_none() && list["metadata"]["continue"] != "");
 }

@@ -1,11 +1,10 @@
 //! The extension API server: computed views of machines behind the aggregation layer.
 //!
-//! What lives here: the interface of a view ([`view`]), the views themselves ([`views`]), and their server: one request from head to
-//! answer ([`server`]), the identity of the caller ([`authentication`]), its rights ([`authorization`]), the request to a view
-//! ([`handler`]), the rendering of objects ([`rows`]), the pages of lists ([`pages`]), and the documents that are the same for all callers
-//! ([`documents`]). What does not: the protocol (`kube-protocol`), listeners and certificates (`server/`), and all rules about
-//! machines: a view renders the decisions of the controllers, and writes nothing.
-//! Source: spec/extension-apiserver §1–§5.
+//! Contents: the interface of a view ([`view`]), the views themselves ([`views`]), and their server: one request from head to answer ([`server`]),
+//! the identity of the caller ([`authentication`]), its rights ([`authorization`]), the request to a view ([`handler`]), the rendering of objects
+//! ([`rows`]), the pages of lists ([`pages`]), and the documents that are the same for all callers ([`documents`]). Elsewhere: the protocol
+//! (`kube-protocol`), listeners and certificates (`server/`), and all rules about machines. A view renders the decisions of the controllers, and
+//! writes nothing. Source: spec/extension-apiserver §1–§5.
 
 pub mod audit;
 pub mod authentication;

@@ -21,7 +21,7 @@ use kube_protocol::status::ApiStatus;
 const LIFETIME: Duration = Duration::from_secs(300);
 /// Lists are evicted this much later than their lifetime ends, so that they are certainly too old.
 const MARGIN: Duration = Duration::from_millis(10);
-/// Most bytes of all kept lists together.
+/// Maximum size of all kept lists together, in bytes.
 const BUDGET: usize = 64 << 20;
 
 /// The request that a list answers.

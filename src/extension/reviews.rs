@@ -1,7 +1,7 @@
 //! Reviews by the API server of the control cluster: the owner of a token, and the rights of a caller.
 //!
-//! What lives here: sending a review, with a deadline and a bounded number of tries. The meaning of the answer is decided in
-//! `authentication` and `authorization`. Source: spec/extension-apiserver §3.3, §3.5.
+//! Sends a review, with a deadline and a bounded number of tries. The meaning of the answer is decided in `authentication` and `authorization`.
+//! Source: spec/extension-apiserver §3.3, §3.5.
 
 use std::{sync::Arc, time::Duration};
 

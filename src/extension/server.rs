@@ -51,17 +51,17 @@ use kube_values::uuid;
 use machine_api::names;
 use mcm_metrics::{Listener, Metrics, OfView, Rejected, Rejection, TEXT_CONTENT_TYPE, ViewRequest};
 
-/// Bodies above this many bytes are compressed for callers that read that.
+/// Bodies above this many bytes are compressed for callers that accept gzip.
 const COMPRESSED: u64 = 128 * 1024;
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// No request takes longer, whatever its caller says.
+    /// Maximum time of a request, also if its caller asks for more.
     pub deadline: Duration,
-    /// Bytes of a body.
+    /// Maximum size of a body in bytes.
     pub body: usize,
-    /// Requests at a time; health and administrators are not counted.
+    /// Maximum number of concurrent requests. Health checks and requests of administrators do not count.
     pub in_flight: usize,
 }
 
@@ -71,23 +71,23 @@ impl Default for Limits {
     }
 }
 
-/// What a server is made of.
+/// The parts of a server.
 pub struct ExtensionParts {
-    /// Who asks.
+    /// Identifies the callers.
     pub authentication: Authentication,
-    /// What they may.
+    /// Checks the rights of the callers.
     pub authorization: Authorization,
-    /// Whether that includes the sources.
+    /// Whether callers also need rights on the objects that a view is computed from.
     pub source_rights: SourceRights,
-    /// Where requests are written down, if anywhere.
+    /// The audit log, if there is one.
     pub audit: Option<Audit>,
-    /// How the process is.
+    /// The health checks.
     pub checks: Checks,
-    /// Reads bodies.
+    /// Reads the bodies of requests.
     pub bodies: BodyReader,
-    /// How much is allowed.
+    /// The limits of requests.
     pub limits: Limits,
-    /// What `/metrics` tells.
+    /// The metrics of the process, also for `/metrics`.
     pub metrics: Metrics,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -103,17 +103,17 @@ pub struct ExtensionServer {
     in_flight: Semaphore,
 }
 
-/// Says why views can't be computed yet, if they can't.
+/// Returns the reason why views can't be computed yet. `None` when they can be computed.
 pub type Caches = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// The views, and what is told of them.
+/// The views and their documents.
 struct Served {
     registry: Registry,
     documents: Documents,
     caches: Caches,
 }
 
-/// A request to this server, and what is known of it so far.
+/// A request to this server, with the results of the steps that it has passed.
 struct ViewExchange<'a> {
     server: &'a ExtensionServer,
     record: Record,
@@ -244,7 +244,7 @@ impl ViewExchange<'_> {
 }
 
 impl ExtensionServer {
-    /// Puts a server together. It answers for its health at once, and for everything else once it is opened.
+    /// A server of these parts. It answers health checks at once, and all other requests after [`Self::open`].
     pub fn new(parts: ExtensionParts) -> Self {
         let entropy = Arc::clone(&parts.entropy);
         Self {
@@ -255,13 +255,14 @@ impl ExtensionServer {
         }
     }
 
-    /// Serves these views from now on; false if others are served already.
+    /// Serves these views from now on. Returns false if other views are served already.
     pub fn open(&self, registry: Registry, caches: Caches) -> bool {
         let documents = Documents::of(&registry);
         self.served.set(Served { registry, documents, caches }).is_ok()
     }
 
-    /// A client must not take an unfinished start for "not found".
+    /// The served views. Before they exist, clients get a 503, because a 404 would mean that the resource does not
+    /// exist.
     fn served(&self) -> Result<&Served, ApiStatus> {
         self.served.get().ok_or_else(|| {
             ApiStatus::new(503, "ServiceUnavailable", "the views are not there yet; try again").retry_after(1)
@@ -334,7 +335,7 @@ impl ExtensionServer {
     }
 }
 
-/// The id that a caller gave its request, if it can be one.
+/// The audit id that the caller has set, if it is usable.
 fn audit_id(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("audit-id")?.to_str().ok()?;
     (!text.is_empty() && text.len() <= 64).then(|| text.to_owned())
@@ -350,7 +351,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The same response, compressed if it is large. What is small costs more time than it saves.
+/// The same response, compressed if it is large. Compressing a small response costs more time than it saves.
 async fn compressed(response: Response<Body>) -> Response<Body> {
     if response.body().size_hint().exact().is_none_or(|size| size <= COMPRESSED) {
         return response;

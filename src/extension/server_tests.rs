@@ -102,12 +102,13 @@ async fn who_gets_what(
 }
 
 #[tokio::test]
-async fn xa_168_discovery_asks_nobody_for_the_aggregator() {
+async fn xa_168_discovery_for_the_aggregator_needs_no_review() {
     let rig = Rig::new();
     *rig.server.down.lock().unwrap() = true;
     let path = "/apis/views.machine.sapcloud.io/v1alpha1";
     let mut best = Duration::MAX;
-    // The bound is that of the specification; whatever else runs on the machine of a test may take one or the other turn.
+    // The bound comes from the specification. Other programs on the test's host may use the processor meanwhile, so
+    // single measurements may be longer.
     for _ in 0..10 {
         let began = Instant::now();
         let answers = (0..5).map(|_| rig.get("system:kube-aggregator/system:masters", path));
@@ -284,7 +285,7 @@ async fn a_review_is_answered_in_yaml_as_asked() {
 }
 
 #[tokio::test]
-async fn what_every_answer_carries() {
+async fn headers_of_every_answer() {
     let rig = Rig::new();
     let told = rig.ask("reader", "GET", VIEWS, &[("audit-id", "abc-1"), ("user-agent", "curl/8")], "").await;
     assert_eq!((told.header("audit-id"), told.header("cache-control")), ("abc-1", "no-cache, private"));
@@ -296,7 +297,7 @@ async fn what_every_answer_carries() {
 }
 
 #[tokio::test]
-async fn documents_come_compressed_to_whoever_reads_that() {
+async fn documents_are_compressed_for_callers_that_accept_gzip() {
     let response = Response::new(Body::from("x".repeat(200_000)));
     let packed = compressed(response).await;
     assert_eq!(packed.headers()[header::CONTENT_ENCODING], "gzip");
@@ -336,7 +337,7 @@ async fn before_the_views_are_there_nothing_is_missing_for_good() {
 }
 
 #[tokio::test]
-async fn readiness_says_what_is_missing() {
+async fn readiness_names_missing_parts() {
     let rig = Rig::new();
     let told = rig.get("anonymous", "/readyz").await;
     assert!(told.code == 500 && told.text().contains("[-]control-api failed: reason withheld"), "{}", told.text());
@@ -346,7 +347,7 @@ async fn readiness_says_what_is_missing() {
 }
 
 #[tokio::test]
-async fn the_audit_log_tells_of_every_request_and_of_no_token() {
+async fn the_audit_log_contains_every_request_and_no_token() {
     let mut rig = Rig::new();
     let headers = [("x-forwarded-for", "9.9.9.9, 10.1.1.1"), ("authorization", "Bearer hidden")];
     rig.ask("reader", "GET", &format!("{VIEWS}/a?token=hidden"), &headers, "").await;

@@ -1,4 +1,4 @@
-//! Shared by the tests of this room: authorities and certificates, a view for tests, and a request to a view.
+//! Shared by the tests of this module: authorities and certificates, a view for tests, and a request to a view.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ use controller_runtime::{
     storage_version::StorageVersions,
     store::Store,
     supervisor::{Stage, Supervisor},
-    watch::{Beta, OnPoison, PAGE, Scope, Watches, Watching, prune},
+    watch::{Beta, OnUndecodable, PAGE, Scope, Watches, Watching, prune},
 };
 use machine_api::kind::{ApiVersion, Kind};
 use machine_controllers::views::ControlViews;
@@ -38,7 +38,7 @@ pub(super) struct WatchStart {
 }
 
 impl WatchStart {
-    /// With warm caches watches begin at once, with cold caches once the replica leads.
+    /// With filled caches the watches begin at once, with empty caches when the replica leads.
     pub(super) fn of(standby: StandbyCaches, leadership: &Leadership, stop: CancellationToken) -> Self {
         let leadership = match standby {
             StandbyCaches::Warm => None,
@@ -100,10 +100,10 @@ pub(super) fn keep_views(
     clusters: &Clusters,
     views: &ControlViews,
     begin: &WatchStart,
-    on_poison: OnPoison,
+    on_undecodable: OnUndecodable,
     tasks: &mut Supervisor,
 ) -> Watches {
-    let watches = Watches::new(on_poison, common.random_source(stream::WATCHES))
+    let watches = Watches::new(on_undecodable, common.random_source(stream::WATCHES))
         .silent_after(common.settings.safety.watch_silence);
     let kept = ControlWatches {
         watches: watches.clone(),

@@ -35,7 +35,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::Store,
     supervisor::{Stage, Supervisor},
-    watch::{Poison, prune},
+    watch::{UndecodableObject, prune},
 };
 use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::MachineClass;
@@ -50,7 +50,7 @@ const COMPONENT: &str = "machine-controller-manager";
 /// Reason of the event about an object that can't be decoded.
 const UNDECODABLE: &str = "Undecodable";
 
-/// What every loop works with.
+/// The parts that every loop uses.
 pub(super) struct Parts {
     pub(super) common: Arc<Common>,
     pub(super) views: ControlViews,
@@ -293,14 +293,14 @@ fn lead(
 /// leadership keeps no caches.
 fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let notes = parts.notes.clone();
-    let on_poison = move |poison: &Poison| {
-        let text = format!("the object can't be decoded and is left as it is: {}", poison.error);
+    let on_undecodable = move |undecodable: &UndecodableObject| {
+        let text = format!("the object can't be decoded and is left as it is: {}", undecodable.error);
         Recorder::new(COMPONENT, notes.clone())
-            .note_about(poison.object.clone(), EventNote::warning(UNDECODABLE, text));
+            .note_about(undecodable.object.clone(), EventNote::warning(UNDECODABLE, text));
     };
     let stop = tasks.stop_of(Stage::Support);
     let begin = WatchStart::of(parts.common.settings.standby_caches, &parts.leadership, stop);
-    let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_poison), tasks);
+    let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_undecodable), tasks);
     diagnostics::start(&parts.common, clusters, watches.clone(), Some(parts.gate.clone()), tasks);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
         target.keep(&watches, cluster, &begin, tasks);

@@ -1,6 +1,5 @@
-//! What `/readyz?verbose` reports beside readiness: incomplete or failing views, unresponsive API servers, and definitions that make
-//! objects hollow. None of these makes a replica unready, because an unready replica serves no admission. Hollow definitions stop
-//! all effects.
+//! The problems that `/readyz?verbose` reports beside readiness: incomplete or failing views, unresponsive API servers, and definitions that make
+//! objects hollow. None of these makes a replica unready, because an unready replica serves no admission. Hollow definitions stop all effects.
 
 use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
@@ -142,7 +141,7 @@ enum Finding {
     Forbidden,
 }
 
-/// What the process does after a check.
+/// The next step of the process after a check.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// Continue with this state until the next check.
@@ -269,7 +268,7 @@ impl Definitions {
 }
 
 impl State {
-    /// What `/readyz?verbose` reports.
+    /// The problem that `/readyz?verbose` reports.
     fn trouble(&self) -> Option<&str> {
         match self {
             Self::Whole => None,

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_driver_that_can_never_begin_ends_the_process_and_says_why() {
+    async fn a_driver_that_can_never_begin_ends_the_process_with_the_reason() {
         let (driver, record) = Recording::failing(&[Code::FailedPrecondition]);
         let error = run(driver, mpsc::channel(1).0, CancellationToken::new()).await.unwrap_err();
         assert_eq!(error.to_string(), "driver recording can't begin: no room");

@@ -146,8 +146,8 @@ fn secret_digester() -> Digester {
     Digester::new(rand::random())
 }
 
-/// The trusted authorities and front proxies: those of the flags, and for the rest those of the `ConfigMap`. Changes of the files
-/// that flags name are taken over.
+/// The trusted authorities and front proxies. The flags are used first, and the `ConfigMap` for values without a flag. Changes of the files that
+/// flags name are taken over.
 async fn trust(
     common: &Arc<Common>,
     settings: &ExtensionSettings,

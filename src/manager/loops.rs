@@ -24,9 +24,9 @@ use machine_controllers::{
     machine::{self, FreezeSwitch, MachineController, MachineDeps, TargetParts, settings::MachineSettings},
     overshooting::{self, OvershootController, OvershootDeps},
     safety::{
+        api_server_monitor::{ApiServerMonitor, ApiServerMonitorDeps},
         collector::{Collector, CollectorDeps},
         orphans::Guards,
-        watchman::{Watchman, WatchmanDeps},
     },
     secret::{SecretController, SecretDeps},
     set::{self, SetController, SetDeps},
@@ -60,7 +60,7 @@ pub(super) fn start(parts: &Arc<Parts>, tasks: &mut Supervisor) -> Running {
             Controller::MachineClass => starter.classes(),
             Controller::Secret => starter.secrets(),
             Controller::MachineSafetyOrphanVms => starter.collector(),
-            Controller::MachineSafetyApiServer => starter.watchman(),
+            Controller::MachineSafetyApiServer => starter.api_server_monitor(),
             // Events of a Node wake its machine, and the machine's pass handles the finalizer of the Node.
             Controller::Node => {}
         }
@@ -210,11 +210,11 @@ impl LoopStarter<'_> {
     }
 
     /// Without a target cluster there are no Nodes, so the health of a machine can't be misjudged (spec/machine-controller §9.3).
-    fn watchman(&mut self) {
+    fn api_server_monitor(&mut self) {
         let parts = self.parts;
         let Some(target) = &parts.probes.target else { return };
         let settings = &parts.common.settings;
-        let watchman = Arc::new(Watchman::new(WatchmanDeps {
+        let monitor = Arc::new(ApiServerMonitor::new(ApiServerMonitorDeps {
             control: parts.probes.control.clone(),
             target: target.clone(),
             nodes: parts.target.as_ref().map(|target| Arc::clone(&target.node_store)),
@@ -228,7 +228,7 @@ impl LoopStarter<'_> {
             metrics: parts.common.metrics.clone(),
             limits: settings.safety.api_servers,
         }));
-        self.run(Loop::api_servers(&watchman));
+        self.run(Loop::api_servers(&monitor));
     }
 
     fn queue(&self, controller: Controller, rest: Duration) -> Queue {

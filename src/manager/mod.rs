@@ -46,7 +46,7 @@ use controller_runtime::{
 };
 use mcm_metrics::Metrics;
 
-/// What all parts of one manager share.
+/// The values that all parts of one manager share.
 struct Common {
     settings: Settings,
     clock: SharedClock,
@@ -60,7 +60,7 @@ struct Common {
 }
 
 impl Common {
-    /// The random generator of one part. Each part has its own, so that the draws of one part do not change those of another.
+    /// The random generator of one part. Each part has its own, so that the draws of one part do not change the draws of another.
     fn random(&self, part: u64) -> Random {
         self.randomness.of_part(part)
     }
@@ -112,7 +112,7 @@ impl Environment {
 
 /// How a manager reaches its clusters.
 pub enum ClusterAccess {
-    /// As the settings say: with a kubeconfig or as a service account.
+    /// By the settings: with a kubeconfig or as a service account.
     Settings,
     /// Through given transports: an embedded API server, or a layer that injects faults.
     Clients {

@@ -23,7 +23,7 @@ pub(super) struct OwnerReadPermit<'a> {
     namespace: &'a str,
 }
 
-/// Which limit is reached.
+/// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LimitReached {
     /// The limit of all reads.

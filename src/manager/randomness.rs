@@ -19,7 +19,7 @@ pub enum Randomness {
 pub(super) type Random = Box<dyn CryptoRng + Send>;
 
 impl Randomness {
-    /// The generator of one part of the process. The draws of one part do not change those of another.
+    /// The generator of one part of the process. The draws of one part do not change the draws of another.
     pub(super) fn of_part(self, part: u64) -> Random {
         match self {
             // It fails only on a system without random source. Then the process must not make secrets.

@@ -235,7 +235,7 @@ pub(super) mod tests {
         TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
     }
 
-    /// What happens to a view.
+    /// An event of a view.
     #[derive(Clone, Copy)]
     enum Event {
         List,

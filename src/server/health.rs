@@ -69,7 +69,7 @@ impl Health {
         Check { checks: Arc::clone(&self.0), name: name.into() }
     }
 
-    /// Says that the process has to be restarted. From now on `/healthz` answers 500.
+    /// Declares that the process has to be restarted. From now on `/healthz` answers 500.
     pub fn declare_dead(&self, reason: &str) {
         *lock(&self.0.dead) = Some(reason.to_owned());
     }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_process_says_so() {
+    fn a_dead_process_is_reported() {
         let health = Health::default();
         assert!(health.is_alive());
         health.declare_dead("lease lost");

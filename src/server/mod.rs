@@ -67,7 +67,7 @@ pub struct ServerOptions {
     pub shutdown_delay: Duration,
     /// How long requests in flight may take after that (`--shutdown-timeout`, 30 s).
     pub shutdown_timeout: Duration,
-    /// What happens to requests that come meanwhile (`--shutdown-send-retry-after`).
+    /// The answer to requests that arrive during the shutdown (`--shutdown-send-retry-after`).
     pub late_requests: LateRequests,
 }
 
@@ -97,7 +97,7 @@ pub enum BindError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the address is for.
+        /// The purpose of the address.
         purpose: &'static str,
         /// The error of the system.
         error: std::io::Error,

@@ -1,4 +1,4 @@
-//! Which handler answers a request on a listener, also during the shutdown.
+//! Chooses the handler for a request on a listener, also during the shutdown.
 
 use std::sync::Arc;
 

@@ -106,7 +106,7 @@ impl ReviewLimits {
     }
 }
 
-/// Which clients may call.
+/// The clients that may call the webhooks.
 #[derive(Clone, Debug)]
 pub(super) enum Callers {
     All,
@@ -353,7 +353,7 @@ mod tests {
     #[case::a_short_one_is_halved(Some("timeout=100ms"), 50)]
     #[case::nobody_waits_longer_than_the_default(Some("timeout=10m"), 29_800)]
     #[case::nonsense_means_the_default(Some("timeout=soon"), 29_800)]
-    fn the_caller_says_how_long_an_answer_may_take(#[case] query: Option<&str>, #[case] millis: u64) {
+    fn the_caller_limits_the_time_of_an_answer(#[case] query: Option<&str>, #[case] millis: u64) {
         assert_eq!(budget(query, Duration::from_secs(30)), Duration::from_millis(millis));
     }
 

@@ -69,7 +69,7 @@ pub struct SimulationSettings {
     pub impersonation: Impersonation,
     /// File with latencies, failures and quota. It is read again when it changes.
     pub config: Option<PathBuf>,
-    /// Where the VMs are stored.
+    /// The place where the VMs are stored.
     pub state: SimulationState,
     /// The listener of the simulation's admin API.
     pub admin: Option<SimulationAdmin>,
@@ -84,7 +84,7 @@ pub enum Impersonation {
     Allowed,
 }
 
-/// Where the virtual cloud stores its VMs.
+/// The place where the virtual cloud stores its VMs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SimulationState {
     /// Nowhere. At the start the VMs are rebuilt from the simulated Nodes.

@@ -67,9 +67,9 @@ pub struct AuthenticationSettings {
     pub token_time_to_live: Duration,
     /// Audiences that tokens must have. Empty means the audience of the API server.
     pub audiences: Vec<String>,
-    /// Certificate authorities of clients, instead of those of the `ConfigMap`.
+    /// Certificate authorities of clients. They replace the authorities of the `ConfigMap`.
     pub client_ca: Option<PathBuf>,
-    /// Front proxies, instead of those of the `ConfigMap`.
+    /// Front proxies. They replace the front proxies of the `ConfigMap`.
     pub front_proxy: Option<FrontProxySettings>,
     /// Whether clients and front proxies may have the same authority.
     pub shared_authority: SharedAuthority,
@@ -115,7 +115,7 @@ pub struct AuthorizationSettings {
     pub open_paths: Vec<String>,
 }
 
-/// Where the audit log goes.
+/// The target of the audit log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AuditLog {
     /// Standard output.

@@ -67,9 +67,9 @@ pub struct Workers {
 /// Whether a replica that does not lead keeps its caches warm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StandbyCaches {
-    /// The caches are warm. The replica takes over at once, and serves views before that.
+    /// The caches are filled. The replica takes over at once, and serves views before that.
     Warm,
-    /// The caches are cold. The replica needs less memory, and lists all objects when it begins to lead.
+    /// The caches are empty. The replica needs less memory, and lists all objects when it begins to lead.
     Cold,
 }
 

@@ -103,13 +103,13 @@ pub struct HttpSettings {
     pub address: IpAddr,
     /// Port for health, readiness and metrics.
     pub port: NonZeroU16,
-    /// Port of a second listener, where the Go machine controller has its own. `None` when it is off.
+    /// Port of a second listener: the port of the Go machine controller. `None` when it is off.
     pub compat_port: Option<NonZeroU16>,
-    /// What `/debug/pprof` serves.
+    /// The profiles that `/debug/pprof` serves.
     pub profiling: Profiling,
 }
 
-/// What `/debug/pprof` serves.
+/// The profiles that `/debug/pprof` serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profiling {
     /// Nothing.
@@ -120,12 +120,12 @@ pub enum Profiling {
     WithContention,
 }
 
-/// Where the serving certificate comes from.
+/// The source of the serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CertMode {
     /// The process makes and rotates it, and stores it in a Secret.
     SelfManaged,
-    /// The process reads it from files that something else rotates.
+    /// The process reads it from files that another program rotates.
     Files {
         /// PEM file with the certificate chain.
         certificate: PathBuf,
@@ -159,7 +159,7 @@ pub struct ServiceReference {
 /// Settings of admission.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdmissionSettings {
-    /// How strict the rules with two levels are.
+    /// The strictness of the rules with two levels.
     pub profile: Profile,
     /// Users that the webhooks treat as controllers.
     pub controller_users: Vec<String>,

@@ -1,4 +1,4 @@
-//! The extension API server on its own port: which callers are authenticated, and which paths they may use. The ids are those of the specification.
+//! The extension API server on its own port: which callers are authenticated, and which paths they may use. The ids come from the specification.
 //! Behaviour that needs an aggregating API server is tested in `aggregation`.
 
 use std::time::{Duration, Instant};

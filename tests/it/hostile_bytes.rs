@@ -1,6 +1,6 @@
 //! Damaged, duplicated and invented reviews: for any bytes, the answer is valid for the API server.
 //!
-//! The entry points are those of the fuzz targets in `fuzz/`. Here they run for a bounded time on mutations of real reviews.
+//! The entry points are the same as in the fuzz targets in `fuzz/`. Here they run for a bounded time on mutations of real reviews.
 
 #[path = "../../fuzz/entries.rs"]
 mod entries;

@@ -25,7 +25,7 @@ fn machine(namespace: &str) -> String {
         "metadata": { "name": "alone", "namespace": namespace },
         "spec": { "class": { "kind": "MachineClass", "name": "class-a" } },
     });
-    // The class and its Secret are those of an empty fleet.
+    // The class and its Secret are the same as in an empty fleet.
     let fleet: Value =
         serde_json::from_str(&fleet::manifests(namespace, "none", 0, "class-a")).expect("a fleet is JSON");
     let mut items = fleet["items"].as_array().cloned().unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::support::{
     wait_until,
 };
 
-const NAME: &str = "quick_start::every_command_does_what_the_readme_says";
+const NAME: &str = "quick_start::every_command_works_as_in_the_readme";
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const OPERATIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md");
 const MCM: &str = env!("CARGO_BIN_EXE_mcm");
@@ -92,7 +92,7 @@ async fn pk_122_the_storage_goes_forth_and_back_as_the_document_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_command_does_what_the_readme_says() {
+async fn every_command_works_as_in_the_readme() {
     let assets = match assets::find() {
         Ok(assets) => assets,
         Err(why) => return count_skipped(NAME, &why),

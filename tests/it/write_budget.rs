@@ -1,6 +1,6 @@
 //! The number of writes that a fleet costs the API server, by the API server's own metrics.
 //!
-//! Counts every write of our kinds, Nodes, Secrets and Events, including those of the simulated kubelets, but no Leases. Source of the budget:
+//! Counts every write of our kinds, Nodes, Secrets and Events, including the writes of the simulated kubelets, but no Leases. Source of the budget:
 //! spec/machine-controller §16.2.
 
 use std::{collections::BTreeMap, time::Duration};

@@ -99,7 +99,7 @@ impl Guard {
 #[rstest]
 #[case::by_a_budget_that_allows_nothing(Guard::Exhausted, HOURS)]
 #[case::by_a_budget_that_wants_all_pods(Guard::Misconfigured, 2)]
-#[case::since_two_budgets_stand_over_a_pod(Guard::Several, 2)]
+#[case::by_two_budgets_of_a_pod(Guard::Several, 2)]
 fn hours_of_refused_evictions_cost_few_writes(#[case] guard: Guard, #[case] hours: usize) {
     count_ran("write_rate::hours_of_refused_evictions_cost_few_writes");
     let hours = play(evictions_refused_for(hours, guard));
@@ -188,7 +188,7 @@ pub struct Count {
 }
 
 impl Count {
-    /// A count that starts after these writes; they are used only to learn the objects of events.
+    /// A count that starts after these writes. The writes are used only to learn the objects of events.
     pub fn after(tried: &[WriteAttempt]) -> Self {
         let mut before = Self::default();
         before.of(tried);

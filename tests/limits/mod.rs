@@ -16,7 +16,7 @@ pub enum ReviewKind {
 
 /// One review.
 pub struct Sample {
-    /// What the object contains in large numbers.
+    /// The part that the object contains in large numbers.
     pub name: &'static str,
     /// The kind of the review.
     pub review_kind: ReviewKind,

@@ -1,4 +1,4 @@
-//! Shared by the tests that run API server, managers and virtual cloud in one thread on paused time, without sockets.
+//! Helpers for tests that run API server, managers and virtual cloud in one thread on paused time, without sockets.
 
 use std::{future::Future, sync::Arc};
 
@@ -46,7 +46,8 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// A cluster without definitions or managers. Its time begins with a year. The same seed gives the same history.
+    /// A cluster without definitions or managers. Its clock begins at the start of a year. The same seed gives the same
+    /// history.
     pub fn new(seed: u64) -> Self {
         let clock: SharedClock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time")));
         let read = Arc::clone(&clock);
@@ -87,7 +88,7 @@ pub fn settings(more: &[&str]) -> Settings {
     Serving::parse_from(flags).args.validate(&host).expect("the flags are right")
 }
 
-/// Lets the reviewer answer webhooks in this thread.
+/// Lets the reviewer answer requests to webhooks in this thread.
 pub fn answer_webhooks(server: &DevServer, reviewer: Arc<dyn Reviewer>) {
     let handler: InProcess = Arc::new(move |path, body| match answer_at(&*reviewer, path, body) {
         Some(answer) => (answer.status, answer.body),

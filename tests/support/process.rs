@@ -31,7 +31,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a program. Its log and pid are written to `folder` under `name`. The log is appended to that of an earlier start.
+    /// Starts a program. Its log and pid are written to `folder` under `name`. The log is appended to the log of an earlier start.
     pub fn start(folder: &Path, name: &str, program: &Path, arguments: &[String]) -> Self {
         let log = folder.join(format!("{name}.log"));
         let pid_file = folder.join(format!("{name}.pid"));

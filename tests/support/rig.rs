@@ -486,7 +486,7 @@ async fn assets_for(test: &str) -> Option<PathBuf> {
     }
 }
 
-/// Runs blocking work on another thread than those of the runtime.
+/// Runs blocking work on a thread outside the runtime.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),

@@ -10,11 +10,11 @@ use crate::transport::NoAnswer;
 /// The kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// The cloud refused the request because there were too many. It did nothing.
+    /// The cloud refused the request because there were too many requests. The request had no effect.
     Throttled,
     /// The request did not reach the cloud.
     NotSent,
-    /// A temporary fault. Whether the cloud carried out the request is unknown.
+    /// A temporary fault. It is unknown whether the cloud carried out the request.
     Temporary,
     /// A retry gets the same answer.
     Permanent,

@@ -32,7 +32,7 @@ const IDLE_TIME: Duration = Duration::from_secs(30);
 /// Trusted authorities and the identity of the client.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
-    /// A PEM file with the certificates of authorities that are trusted instead of those of the system.
+    /// A PEM file with the certificates of authorities that are trusted instead of the authorities of the system.
     pub ca_file: Option<PathBuf>,
     /// The same certificates as text. It has precedence over the file.
     pub ca: Option<String>,

@@ -271,7 +271,7 @@ mod tests {
     #[rstest]
     #[case::of_the_object("metadata.uid", true)]
     #[case::of_its_content("spec.podCIDR", false)]
-    fn an_immutable_uid_says_that_the_name_is_of_another_object(#[case] field: &str, #[case] is_conflict: bool) {
+    fn an_immutable_uid_means_that_another_object_has_the_name(#[case] field: &str, #[case] is_conflict: bool) {
         let cause = json!({ "reason": "FieldValueInvalid", "message": "field is immutable", "field": field });
         let body = json!({
             "kind": "Status", "status": "Failure", "reason": "Invalid", "message": "Node \"n\" is invalid",

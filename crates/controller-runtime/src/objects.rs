@@ -104,7 +104,7 @@ pub struct DeleteHow<'a> {
     pub version: Option<&'a str>,
 }
 
-/// Which objects of a kind are listed.
+/// The listed objects of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListQuery {
     /// Only objects of this namespace.
@@ -205,8 +205,8 @@ impl<S: Snapshot> Objects<S>
 where
     S::Object: Serialize + DeserializeOwned + Clone + Debug,
 {
-    /// Reads and writes through this client and puts the answers of writes into `store`. `prune` removes what is not stored; pruned
-    /// objects are never written back.
+    /// Reads and writes through this client and puts the answers of writes into `store`. `prune` removes the fields that are not
+    /// stored. Pruned objects are never written back.
     pub fn new(client: kube::Client, gate: Gate, store: Option<Arc<Store<S>>>, prune: fn(&mut S::Object)) -> Self {
         Self::over(Arc::new(ApiServer::new(client, prune)), gate, store)
     }
@@ -337,7 +337,7 @@ where
         answer.map(|created| self.take(created))
     }
 
-    /// Patches an object; the patch carries the target's UID.
+    /// Patches an object. The patch contains the target's UID.
     pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<S, ApiError> {
         self.api.before_write().await;
         self.gate.may_act()?;

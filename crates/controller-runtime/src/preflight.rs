@@ -31,7 +31,7 @@ pub enum PreflightError {
          certificate authority in the kubeconfig, the network, and the server itself"
     )]
     Unreachable {
-        /// Which cluster, such as `control`.
+        /// The cluster, such as `control`.
         cluster: String,
         /// The last answer or error.
         cause: String,
@@ -44,9 +44,9 @@ pub enum PreflightError {
          in the kubeconfig"
     )]
     Unauthorized {
-        /// Which cluster.
+        /// The cluster.
         cluster: String,
-        /// What the API server answered.
+        /// The answer of the API server.
         cause: String,
     },
     /// Kinds are not served.
@@ -55,7 +55,7 @@ pub enum PreflightError {
         missing.join(", ")
     )]
     MissingKinds {
-        /// Which cluster.
+        /// The cluster.
         cluster: String,
         /// `plural.group` of each missing kind.
         missing: Vec<String>,
@@ -63,7 +63,7 @@ pub enum PreflightError {
     /// Permissions are missing.
     #[error("forbidden in cluster {cluster}: {}; grant it, see `mcm manifests rbac`", join(missing))]
     Forbidden {
-        /// Which cluster.
+        /// The cluster.
         cluster: String,
         /// The missing permissions.
         missing: Vec<Permission>,
@@ -71,11 +71,11 @@ pub enum PreflightError {
     /// A check could not be made.
     #[error("cannot ask the API server of cluster {cluster} for {what}: {error}")]
     Unanswered {
-        /// Which cluster.
+        /// The cluster.
         cluster: String,
-        /// What the check asked for.
+        /// The subject of the check.
         what: &'static str,
-        /// Why it failed.
+        /// The error.
         error: ApiError,
     },
 }

@@ -161,7 +161,7 @@ fn is_date(text: Option<&[u8]>) -> bool {
 struct Write {
     /// When it was last sent.
     sent: Duration,
-    /// When it was last sent, sent or not.
+    /// When it was last tried, whether or not it was sent.
     last_tried: Duration,
     /// Whether it may succeed now: the object has changed since it was sent.
     is_lifted: bool,

@@ -1,7 +1,7 @@
 //! The part of an object that a store keeps and that decisions read.
 //!
-//! The API server sends and receives whole objects. A store keeps a [`Snapshot`] of each: a cheap handle that may hold less than
-//! the object. `Arc<K>` is the snapshot of a kind whose objects are kept whole.
+//! The API server sends and receives whole objects. A store keeps a [`Snapshot`] of each: a cheap handle that may have less data
+//! than the object. `Arc<K>` is the snapshot of a kind whose objects are kept whole.
 
 use std::{fmt::Debug, sync::Arc};
 
@@ -53,8 +53,8 @@ pub trait Snapshot: Clone + Debug + Send + Sync + 'static {
     }
 }
 
-/// A snapshot that holds the whole object. A kind whose snapshot holds less does not implement this, and the compiler finds all
-/// code that relies on it.
+/// A snapshot that holds the whole object. A kind whose snapshot has less data does not implement this trait, and the compiler
+/// finds all code that needs whole objects.
 pub trait Whole: Snapshot {
     /// The object.
     fn whole_object(&self) -> &Arc<Self::Object>;

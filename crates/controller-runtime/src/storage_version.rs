@@ -1,4 +1,4 @@
-//! Which version of a machine kind the API server stores, according to its discovery, which all clients may read.
+//! The stored version of a machine kind, according to the discovery of the API server, which all clients may read.
 //!
 //! Watches read that version. For any other version the API server asks the webhook of this process for a conversion, and a process
 //! that needs its own webhook to fill its stores may never become ready (spec/api-and-admission §8.6). While the version is
@@ -15,7 +15,7 @@ use machine_api::{
     names,
 };
 
-/// Which version of the machine kinds is watched.
+/// The watched version of the machine kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadVersion {
     /// The stored version, from discovery. No store then needs the conversion webhook.

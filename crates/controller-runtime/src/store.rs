@@ -3,10 +3,10 @@
 //! The store holds a snapshot of each object, finds objects by index and never by scanning, and notifies its listeners of changes.
 //! The module `watch` reads the API server; the controllers decide what a change means.
 //!
-//! Which source counts (decisions.md 45): a consistent list overrides everything. A live read counts for an object that the store
-//! does not have. An event, or the answer of a write, counts only if its version is newer than all known versions of the object. A
-//! list that is older than the content of the store means that history went back: the store is not whole until that list is
-//! complete.
+//! The sources by their rank (decisions.md 45): a consistent list overrides everything. A live read counts for an object that the
+//! store does not have. An event, or the answer of a write, counts only if its version is newer than all known versions of the
+//! object. A list that is older than the content of the store means that history went back: the store is not whole until that list
+//! is complete.
 
 mod removed;
 
@@ -98,7 +98,7 @@ struct Listing {
     answered: BTreeSet<ObjectKey>,
     /// Highest known version when the list began.
     known: u64,
-    /// The version of the list, or the highest version of its objects while that of the list is unknown.
+    /// The version of the list, or the highest version of its objects while the version of the list is unknown.
     version: u64,
 }
 

@@ -26,7 +26,7 @@ pub enum Stage {
     /// Answers requests: webhooks, views, metrics. Stops together with [`Stage::Work`], because clients must learn early that this
     /// process is ending.
     Serve,
-    /// What the other stages need: watches, the event publisher, caches.
+    /// Serves the other stages: watches, the event publisher, caches.
     Support,
 }
 

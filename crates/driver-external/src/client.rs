@@ -49,7 +49,7 @@ const DEADLINE_TOLERANCE: Duration = Duration::from_millis(50);
 /// How long a process that begins to lead waits for the first connection.
 const FIRST_CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where a driver runs.
+/// The place where a driver runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In a process that listens on this address.
@@ -62,7 +62,7 @@ pub enum Place {
 pub struct Options {
     /// The `provider` string that the driver serves.
     pub provider: String,
-    /// Where the driver runs.
+    /// The place where the driver runs.
     pub place: Place,
     /// The files for mutual TLS.
     pub tls: Option<TlsFiles>,

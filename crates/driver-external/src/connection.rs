@@ -137,7 +137,7 @@ async fn unix(path: &Path) -> Result<UnixStream, ConnectError> {
 /// Checks that other users can't create a socket in a folder.
 ///
 /// # Errors
-/// Which other users can do it.
+/// The users that can create a socket.
 pub(crate) fn folder_is_closed(folder: &Path, mode: u32, owner: u32, ours: u32) -> Result<(), String> {
     if owner != ours && owner != 0 {
         return Err(format!(
@@ -158,7 +158,7 @@ pub(crate) fn folder_is_closed(folder: &Path, mode: u32, owner: u32, ours: u32) 
 /// Checks that the peer of a socket runs as the user of this process or as root.
 ///
 /// # Errors
-/// As which user the peer runs.
+/// The user of the peer.
 pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
     if peer == ours || peer == 0 {
         Ok(())
@@ -170,7 +170,7 @@ pub(crate) fn peer_is_ours(peer: u32, ours: u32) -> Result<(), String> {
 /// The TLS configuration of the files.
 ///
 /// # Errors
-/// Which file can't be used.
+/// The file that can't be used.
 pub fn tls(files: &TlsFiles) -> Result<rustls::ClientConfig, ConnectError> {
     let trust = parsed(&files.ca, Trust::authorities)?;
     let chain = parsed(&files.certificate, tls_client::certificates)?;

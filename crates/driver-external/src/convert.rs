@@ -1,4 +1,4 @@
-//! Converts requests and answers between the types of `machine_driver` and those of the protocol. Pure functions.
+//! Converts requests and answers between the types of `machine_driver` and the types of the protocol. Pure functions.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -84,7 +84,7 @@ struct State {
     /// The number of concurrent calls that the driver asked for, and the semaphore for it, which all sessions share.
     slots: Option<(usize, Arc<Semaphore>)>,
     was_connected: bool,
-    /// Since when the driver has been unhealthy or disconnected, and why. `None` for a healthy driver.
+    /// The time since which the driver has been unhealthy or disconnected, and the reason. `None` for a healthy driver.
     unhealthy: Option<(Instant, String)>,
     sessions: u64,
 }

@@ -134,8 +134,8 @@ fn start(program: &Path, socket: &Path) -> io::Result<Child> {
     Command::new(program).env(SOCKET_VARIABLE, socket).stdin(Stdio::null()).kill_on_drop(true).process_group(0).spawn()
 }
 
-/// Sends SIGTERM to a program and to its group, which is the processes that it has started, and SIGKILL to those that do not end in time. The
-/// program may have ended already.
+/// Sends SIGTERM to a program and to its group, which is the processes that it has started, and SIGKILL to processes that do not end in time.
+/// The program may have ended already.
 async fn terminate(mut child: Child, group: Option<Pid>, driver: &str) {
     if let Some(group) = group
         && let Err(error) = kill_process_group(group, Signal::TERM)
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_program_has_started_ends_before_the_program_is_started_again() {
+    async fn processes_of_a_program_end_before_the_program_is_started_again() {
         let (folder, program) = script(
             "#!/bin/sh\ncd \"$(dirname \"$0\")\"\nrm -f up\n\
              sh -c 'trap \"\" TERM; echo $$ >> pids; : > up; while [ -e pids ]; do sleep 0.05; done' &\n\

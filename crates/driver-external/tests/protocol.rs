@@ -16,7 +16,7 @@ const WITH_SECRETS: [&str; 3] = [
 ];
 
 #[test]
-fn the_code_of_the_protocol_is_what_its_files_give() {
+fn the_code_of_the_protocol_is_generated_from_its_files() {
     let home = Path::new(env!("CARGO_MANIFEST_DIR"));
     let stored = home.join("src/generated");
     let made = tempfile::tempdir().unwrap();

@@ -38,7 +38,7 @@ pub struct SimulationConfig {
     pub spot: Option<Spot>,
     /// The limit of calls per second. `None` means no limit.
     pub rate_limit: Option<RateLimit>,
-    /// Where the state is stored, if the command line does not set it.
+    /// The place where the state is stored, if the command line does not set it.
     pub persistence: Option<StatePlace>,
     /// The names of other providers that the virtual cloud serves.
     pub impersonate: Option<Vec<String>>,

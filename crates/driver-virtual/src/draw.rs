@@ -55,7 +55,7 @@ impl Draws {
 
 /// A number from 0 (included) to 1 (excluded).
 pub fn unit(generator: &mut impl Rng) -> f64 {
-    #[allow(clippy::cast_precision_loss)] // 53 bits are exactly what the mantissa holds
+    #[allow(clippy::cast_precision_loss)] // the mantissa has exactly 53 bits
     let high = (generator.next_u64() >> 11) as f64;
     high / 9_007_199_254_740_992.0
 }

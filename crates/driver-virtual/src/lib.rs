@@ -70,7 +70,7 @@ pub struct SimulationOptions {
     pub config: Option<PathBuf>,
     /// Whether other providers may be impersonated.
     pub impersonation: Impersonation,
-    /// Where VMs are stored. `None` uses the configuration.
+    /// The place where VMs are stored. `None` uses the configuration.
     pub state: Option<StatePlace>,
     /// The access to the `ConfigMaps` of [`StatePlace::ConfigMap`].
     pub config_maps: Option<ConfigMapAccess>,

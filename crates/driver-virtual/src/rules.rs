@@ -89,7 +89,7 @@ impl Glob {
     pub fn matches(&self, text: &str) -> bool {
         let (pattern, text): (Vec<char>, Vec<char>) = (self.0.chars().collect(), text.chars().collect());
         let (mut at, mut seen) = (0, 0);
-        // Where to continue if the last `*` must match one more character.
+        // The position to continue from if the last `*` must match one more character.
         let mut back: Option<(usize, usize)> = None;
         while seen < text.len() {
             match pattern.get(at) {
@@ -264,7 +264,7 @@ const EFFECTS: [EffectWord; 8] = [
     effect("auth-failure", None, Some(Code::Unauthenticated), |_| FailureEffect::Error),
 ];
 
-/// What happens to a new VM instead of its normal life.
+/// The life of a new VM that differs from the normal life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The VM runs, but its Node never registers.

@@ -215,7 +215,7 @@ pub fn thousandths(resource: &Quantity) -> Option<i128> {
     quantity::Quantity::try_from(resource).ok()?.thousandths()
 }
 
-/// The resources of a Node: those of the class, with `gpu` under its real name and only if it is not zero.
+/// The resources of a Node: the resources of the class, with `gpu` under its real name and only if it is not zero.
 fn capacity_of(node: &NodeTemplate) -> BTreeMap<String, Quantity> {
     let mut capacity = BTreeMap::new();
     for (name, value) in [("cpu", "1"), ("memory", "4Gi"), ("pods", "110"), ("ephemeral-storage", "50Gi")] {

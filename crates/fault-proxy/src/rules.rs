@@ -62,7 +62,7 @@ pub fn any(_: &ReceivedRequest) -> bool {
     true
 }
 
-/// What happens to a request.
+/// The fault that happens to a request.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// The request waits, and is then handled.

@@ -1,8 +1,7 @@
 //! The validation of custom resource definitions and their changes.
 //!
-//! Rules and messages are those of `ValidateCustomResourceDefinition` of the apiextensions server. The rules for the structure of a schema are in
-//! [`super::schema::structure`].
-//! Source: spec/extension-apiserver §6.4.
+//! Rules and messages are the same as in `ValidateCustomResourceDefinition` of the apiextensions server. The rules for the structure of a schema are
+//! in [`super::schema::structure`]. Source: spec/extension-apiserver §6.4.
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,6 @@
 //! The limits of concurrent requests, and their deadlines.
 //!
-//! The limits are those of kube-apiserver: one for read requests and one for write requests. Requests of administrators, such as the built-in
+//! The limits are the same as in kube-apiserver: one for read requests and one for write requests. Requests of administrators, such as the built-in
 //! controllers, and health checks are exempt. Watches have a limit of their own, without exemptions: each watch costs memory as long as it lasts.
 //! Source: spec/extension-apiserver §4.4.
 

@@ -96,8 +96,8 @@ impl Listening {
         self.stop.cut.send_replace(());
     }
 
-    /// Shuts the server down. The server is not ready any more, and all watches end, including those of other listeners. Requests are answered if
-    /// they end within `grace`.
+    /// Shuts the server down. The server is not ready any more, and all watches end, including the watches of other listeners. Requests are answered
+    /// if they end within `grace`.
     pub async fn end(self, grace: Duration) {
         self.shutdown.cancel();
         self.stop.graceful.cancel();

@@ -36,7 +36,7 @@ struct Watcher {
     options: WatchOptions,
     prefix: String,
     form: table::Form,
-    /// What the first table contains about its columns. Later tables contain nothing about them.
+    /// The column definitions of the first table. Later tables contain no column definitions.
     heads: Value,
     /// The events up to this revision have been sent.
     at: u64,

@@ -46,7 +46,7 @@ pub(super) fn read_body(
     Ok(object)
 }
 
-/// Checks that kind, version and namespace of the body are those of the URL.
+/// Checks that kind, version and namespace of the body are the same as in the URL.
 pub(super) fn agree_with_url(call: &Call<'_>, body: &mut Value) -> Result<(), ApiStatus> {
     let origin = if call.served.is_custom() { Origin::Custom } else { Origin::BuiltIn };
     bodies::agree_with_url(body, &call.served.resource, call.namespace(), origin)

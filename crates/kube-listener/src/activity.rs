@@ -1,4 +1,4 @@
-//! What the client of a connection does: whether a request is being answered, a head is being received, or the client only sends bytes that are no
+//! The activity of a connection's client: whether a request is being answered, a head is being received, or the client only sends bytes that are no
 //! request. Deadlines and limits of the connection follow from it.
 //!
 //! Source: spec/extension-apiserver §4.4, §8 (TH-07, TH-10, TH-11).
@@ -27,7 +27,7 @@ const RESETS_WITHIN: Duration = Duration::from_secs(10);
 /// No head is being received.
 const NO_HEAD: u64 = u64::MAX;
 
-/// What the client of a connection does. Clones share it.
+/// The activity of a connection's client. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Activity(Arc<State>);
 

@@ -21,7 +21,7 @@ struct Counts {
     by_address: BTreeMap<IpAddr, usize>,
 }
 
-/// Which requests a connection may send.
+/// The requests that a connection may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
     /// All requests.

@@ -70,7 +70,7 @@ pub trait Exchange: Send {
         body: Body,
     ) -> impl Future<Output = Answered> + Send;
 
-    /// Warnings about the request itself. They come before those of the answer.
+    /// Warnings about the request itself. They come before the warnings of the answer.
     fn warnings(&self) -> &[String] {
         &[]
     }

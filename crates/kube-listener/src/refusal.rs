@@ -38,7 +38,7 @@ pub enum Refusal {
         /// The limit.
         limit: usize,
     },
-    /// All connections are in use, except those that are kept for health.
+    /// All connections are in use, except the connections that are reserved for health checks.
     TooManyConnections,
 }
 

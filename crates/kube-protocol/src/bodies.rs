@@ -1,4 +1,4 @@
-//! Checks of the body of a create request. Its kind, version and namespace must be those of the URL. In strict mode it has no unknown fields.
+//! Checks of the body of a create request. Its kind, version and namespace must be the same as in the URL. In strict mode it has no unknown fields.
 //!
 //! Source: spec/extension-apiserver §2.9.
 
@@ -18,7 +18,7 @@ pub enum Origin {
     Custom,
 }
 
-/// Checks that kind, version and namespace of the body are those of the URL, and fills in the missing ones.
+/// Checks that kind, version and namespace of the body are the same as in the URL. Adds them if they are missing.
 ///
 /// # Errors
 /// 400, or 422 for a custom object of another kind.

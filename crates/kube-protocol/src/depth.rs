@@ -1,9 +1,9 @@
 //! The limit of the depth of nested objects and lists.
 //!
 //! Many functions walk an object recursively, and each level takes stack of the task that answers the request. Clients have limits too: for example,
-//! every client that reads JSON with serde fails at 128 levels. One deeper object breaks every list and watch that contains it.
-//! The limit for request bodies is lower than that of clients, because lists, reviews and managed fields contain the object some levels deep.
-//! Source: spec/extension-apiserver §4.4, §8 (TH-01).
+//! every client that reads JSON with serde fails at 128 levels. One deeper object breaks every list and watch that contains it. The limit for request
+//! bodies is lower than the limit of clients, because lists, reviews and managed fields contain the object some levels deep. Source:
+//! spec/extension-apiserver §4.4, §8 (TH-01).
 
 use serde_json::Value;
 

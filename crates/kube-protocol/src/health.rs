@@ -11,7 +11,7 @@ use super::{answer::Answer, request::Query, status::ApiStatus};
 /// The endpoints.
 pub const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 
-/// Whether the segments of a path are those of an endpoint or of one of its checks.
+/// Whether the segments of a path name an endpoint or one of its checks.
 pub fn is_endpoint(segments: &[String]) -> bool {
     segments.first().is_some_and(|first| ENDPOINTS.contains(&first.as_str()))
 }

@@ -1,8 +1,7 @@
 //! The `OpenAPI` v2 document in the protobuf encoding of gnostic. Some clients read no other encoding, for example `kubectl apply` of a list.
 //!
-//! Only the parts that these clients use are encoded: the definitions. The field numbers are those of `openapiv2/OpenAPIv2.proto` of
-//! github.com/google/gnostic-models.
-//! Source: spec/extension-apiserver §2.4.
+//! Only the parts that these clients use are encoded: the definitions. The field numbers come from `openapiv2/OpenAPIv2.proto` of
+//! github.com/google/gnostic-models. Source: spec/extension-apiserver §2.4.
 
 use serde_json::{Map, Value};
 

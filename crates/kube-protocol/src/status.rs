@@ -1,6 +1,6 @@
 //! Errors as `Status` objects.
 //!
-//! Source: spec/extension-apiserver §2.8. The messages are those of a kube-apiserver if clients depend on them.
+//! Source: spec/extension-apiserver §2.8. The messages are the same as a kube-apiserver's if clients depend on them.
 
 use serde_json::{Value, json};
 

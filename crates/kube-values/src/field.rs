@@ -1,6 +1,6 @@
 //! Field paths and field errors. [`findings`] has the collection for the errors.
 //!
-//! Texts follow Kubernetes' `field.Error` (k8s.io/apimachinery/pkg/util/validation/field), so that denials look like those of the API server.
+//! Texts follow Kubernetes' `field.Error` (k8s.io/apimachinery/pkg/util/validation/field), so that denials look like denials of the API server.
 
 mod findings;
 mod forgiven;

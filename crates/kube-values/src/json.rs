@@ -438,7 +438,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Json<'a> {
     }
 }
 
-/// What happens to a member during parsing.
+/// The treatment of a member during parsing.
 #[derive(Clone, Copy)]
 pub enum Member {
     /// The member is read completely.

@@ -95,7 +95,7 @@ impl Quantity {
         Some(if *negative { -magnitude } else { magnitude })
     }
 
-    /// The sum. Its format is that of `self`, unless `self` is zero.
+    /// The sum. It has the format of `self`, unless `self` is zero.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         let format = if self.is_zero() { other.format } else { self.format };
@@ -109,7 +109,7 @@ impl Quantity {
         Self { amount: Decimal::new(*negative, times(digits, number), *exponent), format: self.format }
     }
 
-    /// The difference, or zero if `other` is larger. Its format is that of `self`.
+    /// The difference, or zero if `other` is larger. It has the format of `self`.
     #[must_use]
     pub fn saturating_sub(&self, other: &Self) -> Self {
         match self.checked_sub(other) {
@@ -267,7 +267,7 @@ impl Decimal {
             (true, true) => Ordering::Equal,
             (true, false) => Ordering::Less,
             (false, true) => Ordering::Greater,
-            // There are no trailing zeros, so that of two digit strings with the same beginning the longer one is larger.
+            // There are no trailing zeros, so of two digit strings with the same beginning the longer string is larger.
             (false, false) => self.magnitude().cmp(&other.magnitude()).then_with(|| self.digits.cmp(&other.digits)),
         }
     }

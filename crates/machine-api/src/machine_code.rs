@@ -1,8 +1,8 @@
 //! Machine codes 0..=17: the results of the calls of a driver.
 //!
-//! The names of the codes are stored in `lastOperation.errorCode`, and the numbers are label values of metrics. The codes 0..=16 are those of gRPC.
-//! The code 17, `Uninitialized`, is an addition of this project. The controllers decide what follows from a code (`controllers/machine/retry.rs`).
-//! Source: spec/providers §1.3.
+//! The names of the codes are stored in `lastOperation.errorCode`, and the numbers are label values of metrics. The codes 0..=16 are the codes of
+//! gRPC. The code 17, `Uninitialized`, is an addition of this project. The controllers decide what follows from a code
+//! (`controllers/machine/retry.rs`). Source: spec/providers §1.3.
 
 use std::fmt;
 

@@ -43,7 +43,7 @@ fn made_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     rewrite(&mut schema);
     if let Some(properties) = schema.pointer_mut("/properties").and_then(Value::as_object_mut) {
         for (name, description) in
-            [("apiVersion", "Group and version of this representation of the object."), ("kind", "What the object is.")]
+            [("apiVersion", "Group and version of this representation of the object."), ("kind", "Kind of the object.")]
         {
             properties.insert(name.to_owned(), json!({"type": "string", "description": description}));
         }
@@ -121,7 +121,7 @@ fn for_users(description: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What is not said to users (spec/nowhere §1).
+    /// The source is not part of the text (spec/nowhere §1).
     #[derive(JsonSchema)]
     #[allow(dead_code)]
     struct Sample {
@@ -138,7 +138,7 @@ mod tests {
         size: u8,
     }
 
-    /// What is told.
+    /// A type with fields that are left out.
     #[derive(JsonSchema, serde::Serialize)]
     #[allow(dead_code)]
     struct Told {
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(
             schema,
             json!({
-                "description": "What is not said to users.",
+                "description": "The source is not part of the text.",
                 "type": "object",
                 "required": ["list"],
                 "properties": {

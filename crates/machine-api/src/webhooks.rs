@@ -1,7 +1,7 @@
 //! The webhooks of the manager: their paths, and how an API server reaches them.
 //!
-//! This table is the only one: the routing of the server, the webhook configurations, the definitions with their conversion, and the labels of metrics
-//! are made from it. Source: spec/api-and-admission §9, §10.
+//! All uses are made from this table: the routing of the server, the webhook configurations, the definitions with their conversion, and the labels of
+//! metrics. Source: spec/api-and-admission §9, §10.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ pub const SERVICE_PORT: u16 = 443;
 pub enum Endpoint {
     /// Fills in defaults.
     Mutate,
-    /// Judges objects of the four kinds.
+    /// Validates objects of the four kinds.
     Validate,
     /// Warns about status writes. It is not installed by default.
     ValidateStatus,

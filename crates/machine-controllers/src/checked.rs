@@ -94,7 +94,7 @@ mod tests {
     #[case::a_specification(|set: &mut MachineSet| set.spec.replicas = -1, "spec.replicas")]
     #[case::a_deletion(|set: &mut MachineSet| { set.spec.replicas = -1; set.metadata.deletion_timestamp = Some(Time(now())); }, "")]
     #[case::a_namesake(|set: &mut MachineSet| { set.metadata.uid = Some("other".to_owned()); set.spec.replicas = -1; }, "spec.replicas")]
-    fn what_is_known_holds_while_nothing_changes(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
+    fn a_result_is_kept_while_nothing_changes(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
         let before: SetSnapshot = set(1).snapshot();
         let known = Checked::of(&before, None);
         let mut after = before.clone();

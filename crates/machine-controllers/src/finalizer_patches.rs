@@ -4,7 +4,7 @@ use controller_runtime::objects::Patch;
 use kube::ResourceExt;
 use serde_json::json;
 
-/// Adds a finalizer after those of the observed version. The patch fails if the object has another version.
+/// Adds a finalizer after the finalizers of the observed version. The patch fails if the object has another version.
 pub fn with<K: ResourceExt>(object: &K, name: &str) -> Patch {
     let mut all = object.finalizers().to_vec();
     all.push(name.to_owned());

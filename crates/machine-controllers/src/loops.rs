@@ -11,7 +11,7 @@ use super::{
     deployment::{DeploymentController, routing as of_deployments},
     machine::{FreezeSwitch, MachineController, observation::Freeze},
     overshooting::{OvershootController, routing as of_overshooting},
-    safety::{collector::Collector, routing as of_orphans, watchman::Watchman},
+    safety::{api_server_monitor::ApiServerMonitor, collector::Collector, routing as of_orphans},
     secret::{self, SecretController},
     set::{SetController, routing as of_sets},
     wakes::{Wakes, route},
@@ -296,11 +296,11 @@ impl Loop {
     }
 
     /// The check whether the API servers can be reached. Only time wakes it.
-    pub fn api_servers(watchman: &Arc<Watchman>) -> Self {
-        let watchman = Arc::clone(watchman);
+    pub fn api_servers(monitor: &Arc<ApiServerMonitor>) -> Self {
+        let monitor = Arc::clone(monitor);
         let run = Self::new(Controller::MachineSafetyApiServer, Wakes::default(), move |_| {
-            let watchman = Arc::clone(&watchman);
-            async move { watchman.reconcile().await }
+            let monitor = Arc::clone(&monitor);
+            async move { monitor.reconcile().await }
         });
         Self { first: Some(ObjectKey::cluster_scoped(Controller::MachineSafetyApiServer.name())), ..run }
     }

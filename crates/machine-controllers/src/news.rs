@@ -59,20 +59,20 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_are_told_once() {
+    fn the_same_text_is_reported_once() {
         assert_eq!(news(&[(0, "no"), (1, "no"), (500, "no")]), [true, false, false]);
         assert_eq!(news(&[(0, ""), (1, "")]), [true, false], "no words are words, too");
     }
 
     #[test]
-    fn other_words_are_told_at_once_and_no_flood_of_them() {
+    fn other_texts_are_reported_at_once_but_not_without_limit() {
         let told =
             news(&[(0, "id 1"), (1, "id 2"), (2, "id 3"), (3, "id 4"), (29, "id 5"), (30, "id 6"), (30, "id 7")]);
         assert_eq!(told, [true, true, true, false, false, true, false]);
     }
 
     #[test]
-    fn what_was_not_told_is_not_taken_for_told() {
+    fn an_unreported_text_does_not_count_as_reported() {
         assert_eq!(news(&[(0, "a"), (0, "b"), (0, "a"), (1, "c"), (31, "c")]), [true, true, true, false, true]);
     }
 

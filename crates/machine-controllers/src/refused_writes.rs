@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_refusal_in_a_row_is_told_once() {
+    fn the_second_refusal_in_a_row_is_reported_once() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let mut refused = RefusedWrites::default();
         let told =

@@ -20,7 +20,7 @@ use machine_api::v1alpha1::MachineClass;
 /// The delay of a pass during which further changes can arrive.
 pub const SOON: Duration = Duration::from_millis(20);
 
-/// What a wake-up does to the back-off of a key whose last pass failed.
+/// The effect of a wake-up on the back-off of a key whose last pass failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strength {
     /// The change may make a refused request succeed, such as a creation after a change of the class. The pass runs at
@@ -50,7 +50,7 @@ impl Wake {
         Self { key, after: Duration::ZERO, strength: Strength::EndsBackOff }
     }
 
-    /// A wake-up by a change of the object itself. A pass that fails writes that into the status; such a change is no
+    /// A wake-up by a change of the object itself. A failed pass reports its failure in the status. This change is no
     /// reason to run the pass again.
     pub fn by_itself<S: Snapshot>(change: &Change<S>, is_status_alone: impl Fn(&S, &S) -> bool) -> Option<Self> {
         let object = change.newest()?;

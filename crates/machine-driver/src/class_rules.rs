@@ -19,7 +19,6 @@ pub trait ClassRules: Send + Sync + 'static {
     /// Checks a class without I/O; paths start at `providerSpec`.
     fn validate(&self, class: &MachineClass, found: &mut Findings);
 
-    /// What is missing in the Secrets of a class. `keys` are the keys with a value that is not blank. Texts name keys, never
-    /// values.
+    /// The missing keys in the Secrets of a class. `keys` are the keys with a value that is not blank. Texts name keys, never values.
     fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str>;
 }

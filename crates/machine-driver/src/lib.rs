@@ -108,8 +108,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Checks a class without I/O; paths start at `providerSpec`. Also called before every operation.
     fn validate(&self, class: &MachineClass, found: &mut Findings);
 
-    /// What is missing in Secrets. `keys` are the keys with a value that is not blank. The default asks the known rules for the
-    /// class's provider.
+    /// The missing keys in Secrets. `keys` are the keys with a value that is not blank. The default asks the known rules for the class's provider.
     fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
     }

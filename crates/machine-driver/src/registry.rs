@@ -1,4 +1,4 @@
-//! Which driver serves which `provider` string, and which classes can be checked.
+//! The driver for each `provider` string, and the providers whose classes can be checked.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -104,8 +104,7 @@ impl Registry {
         }
     }
 
-    /// What is missing for the provider in Secrets with these keys. With a driver that only simulates the provider, nothing is
-    /// missing.
+    /// The keys that are missing for the provider in Secrets with these keys. With a driver that only simulates the provider, no key is missing.
     pub fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
         let rules = self.rules.get(provider).map(|rules| &**rules);
         match self.drivers.get(provider) {

@@ -20,7 +20,7 @@ pub struct OpContext {
     counted: Option<Counted>,
 }
 
-/// Where requests are counted.
+/// The counter of requests.
 #[derive(Clone)]
 struct Counted {
     meter: Arc<dyn Meter>,

@@ -1,8 +1,7 @@
 //! Whether two provider ids name the same instance, although different programs wrote them.
 //!
-//! The id of a machine comes from its driver, that of a Node from the cloud's controller manager or the kubelet. Their spelling
-//! differs: `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a resource path at
-//! Azure. Source: decisions.md 44.
+//! The id of a machine comes from its driver. The id of a Node comes from the cloud's controller manager or the kubelet. Their spelling differs:
+//! `aws:///eu-west-1/i-0abc` and `aws:///eu-west-1a/i-0abc`, `gce:///…` and `gce://…`, a name and a resource path at Azure. Source: decisions.md 44.
 
 use machine_api::validation::{Holder, HolderFact};
 use serde::Serialize;
@@ -111,7 +110,7 @@ fn is_uuid(text: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
-/// Of these machines, given by names and ids, the one that has the instance of an id; without one, a machine that may have it.
+/// The machine that has the instance of an id, among these machines by names and ids. If there is none, a machine that may have the instance.
 pub fn holder_among<'m>(id: &str, machines: impl Iterator<Item = (&'m str, &'m str)>) -> Option<HolderFact> {
     let facts = machines.filter_map(|(name, provider_id)| {
         let holder = || Holder { name: name.to_owned(), provider_id: provider_id.to_owned() };

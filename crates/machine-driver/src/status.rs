@@ -9,13 +9,13 @@ use super::{Code, VmIdentity};
 /// A failed driver call.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Status {
-    /// What it means.
+    /// The code of the failure.
     pub code: Code,
     /// The message of the provider, without secrets.
     pub message: String,
     /// State to store although the call failed.
     pub last_known_state: Option<String>,
-    /// What is known of the VM although the call failed; set with `Uninitialized`.
+    /// The identity of the VM, if it is known although the call failed. Set with `Uninitialized`.
     pub partial: Option<Box<VmIdentity>>,
 }
 

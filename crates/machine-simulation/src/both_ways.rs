@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{api::Kind, history::History, *};
 
-/// What the comparison has recorded.
+/// The records of the comparison.
 #[derive(Default)]
 struct Seen {
     patches: usize,

@@ -93,7 +93,7 @@ pub struct Around {
     pub without: Option<Guard>,
     /// The fault of a call.
     pub call_fault: Option<CallFault>,
-    /// What is refused for hours.
+    /// The requests that are refused for hours.
     pub refused: Option<Refused>,
     /// The pass is held up after this number of calls.
     pub held_after: Option<u8>,

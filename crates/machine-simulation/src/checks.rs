@@ -75,7 +75,7 @@ pub struct Checks {
     pub begun: bool,
     /// Maximum number of machines that are not being deleted.
     most: i32,
-    /// Machines that users have requested from sets, in addition to those of the deployment.
+    /// Machines that users have requested from sets, in addition to the machines of the deployment.
     asked_of_sets: i32,
     /// Minimum number of available machines.
     least: i32,

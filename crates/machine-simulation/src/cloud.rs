@@ -57,7 +57,7 @@ struct DroppedCall {
 pub struct Cloud {
     /// The VMs by their identities.
     pub vms: BTreeMap<String, Vm>,
-    /// What happens when a creation is repeated.
+    /// The answer to a repeated creation.
     provider: Provider,
     made: u64,
     dropped: Vec<DroppedCall>,

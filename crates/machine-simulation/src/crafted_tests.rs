@@ -41,7 +41,7 @@ fn shown(history: &History, guard: Guard) -> [Option<&'static str>; 2] {
 
 /// Due jobs are in this order: deployment, set, guard, machines.
 #[test]
-fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
+fn versions_keep_a_machine_that_a_user_preserves() {
     let steps = vec![
         Step::Node(0, NodeEvent::Sickens),
         Step::Watch(NODES, 9),
@@ -63,7 +63,7 @@ fn versions_keep_a_machine_that_somebody_has_asked_to_stay() {
 #[rstest]
 #[case::of_a_secret(Step::UserData, "a VM is made with user data that nobody has filled in")]
 #[case::of_a_class(Step::Classes(ClassEdit::Spec(0)), "a VM is made of a class that nobody has decided on")]
-fn a_creation_is_decided_on_anew_after_a_change_in_the_middle(#[case] change: Step, #[case] wrong: &str) {
+fn a_creation_is_decided_again_after_a_change(#[case] change: Step, #[case] wrong: &str) {
     let held_up_after = |calls: u8| {
         let mut steps = vec![Step::UserData, Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9)];
         steps.extend([Step::Pass(0, None), Step::Pass(1, None)]);
@@ -88,7 +88,7 @@ fn a_class_that_is_gone_is_not_used() {
 
 /// A machine was created without an answer; then its class is deleted.
 #[test]
-fn a_class_with_a_machine_that_nobody_has_seen_yet_stays() {
+fn a_class_with_an_unobserved_machine_stays() {
     let mut steps = vec![Step::Edit(Edit::Scale(1)), Step::Watch(DEPLOYMENT, 9), Step::Pass(0, None)];
     let lost = CallFault { call: 0, fault: Fault::LoseAnswer };
     steps.extend([Step::Pass(1, Some(lost)), Step::Classes(ClassEdit::Delete(0))]);
@@ -98,7 +98,7 @@ fn a_class_with_a_machine_that_nobody_has_seen_yet_stays() {
 }
 
 #[test]
-fn nothing_is_made_while_nobody_sees_the_nodes() {
+fn nothing_is_made_while_the_nodes_are_not_visible() {
     let scaled = || vec![Step::Edit(Edit::Scale(2)), Step::Watch(DEPLOYMENT, 9)];
     let mut steps = scaled();
     steps.extend([Step::Silence(60), Step::Pass(0, None), Step::Pass(1, None)]);
@@ -203,7 +203,7 @@ fn a_set_that_the_template_turns_back_to_is_not_counted_on_before_it_knows_its_s
 }
 
 #[test]
-fn what_a_set_may_still_be_making_takes_room() {
+fn machines_that_a_set_may_be_making_count() {
     let found = shown(&History::of_seed(19_934), Guard::Settling);
     assert_eq!(found, [None, Some("there are too many machines")]);
 }

@@ -176,7 +176,7 @@ impl Draw {
     }
 }
 
-/// What can go wrong in a round.
+/// The faults that can happen in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
     /// Only watches are late.

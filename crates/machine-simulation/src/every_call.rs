@@ -36,7 +36,7 @@ pub struct Broken {
 
 /// The faults of a call to an API server.
 const FAULTS: [Fault; 4] = [Fault::DieBefore, Fault::DieAfter, Fault::LoseLease, Fault::LoseAnswer];
-/// What happens to a driver call whose process dies.
+/// Whether and when a driver call is carried out whose process dies.
 const DROPPED_CALLS: [DroppedCalls; 3] = [DroppedCalls::Never, DroppedCalls::AtOnce, DroppedCalls::Later];
 
 impl Story {

@@ -421,7 +421,7 @@ impl<'a> World<'a> {
         happened
     }
 
-    /// The number of machines that are not being deleted, and of those that are available.
+    /// The number of machines that are not being deleted, and how many of them are available.
     fn count(&mut self) -> (usize, usize) {
         let availability = Availability::of(self.question.settings.availability, &self.question.deployment);
         let machines = self.api.machines.values();

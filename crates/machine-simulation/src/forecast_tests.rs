@@ -96,7 +96,7 @@ fn played(world: &mut Played) -> (Vec<String>, usize, usize) {
 #[case::all_at_once(Setup { replicas: 3, strategy: Strategy::Recreate }, Edit::Class(1))]
 #[case::fewer(rolling(5, 1, 0), Edit::Scale(2))]
 #[case::more(rolling(2, 1, 0), Edit::Scale(6))]
-fn what_is_foretold_is_what_happens(#[case] setup: Setup, #[case] edit: Edit) {
+fn a_forecast_equals_the_rollout(#[case] setup: Setup, #[case] edit: Edit) {
     let mut world = after(setup, edit);
     let forecast = forecast_of(&question(&world));
     let today: BTreeSet<String> = world.api.machines.keys().cloned().collect();
@@ -125,7 +125,7 @@ fn picks(world: &Played, from: usize) -> Vec<String> {
 #[case::one_more(in_place(3, 1, 0, Picks::Controller))]
 #[case::two_less(in_place(5, 0, 2, Picks::Controller))]
 #[case::both(in_place(4, 1, 1, Picks::Controller))]
-fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
+fn a_forecast_equals_the_update_in_place(#[case] setup: Setup) {
     let mut world = after(setup, Edit::Class(1));
     // The duration of a drain in the played world.
     let assume = Assumptions { drain: Duration::from_secs(20), ..PLAIN };
@@ -143,7 +143,7 @@ fn updates_in_place_happen_as_foretold(#[case] setup: Setup) {
 }
 
 #[test]
-fn where_the_user_picks_the_plan_says_whom_it_waits_for() {
+fn with_manual_selection_the_plan_names_its_wait() {
     let world = after(in_place(3, 0, 1, Picks::User), Edit::Class(1));
     let forecast = forecast_of(&question(&world));
     assert!(forecast.steps.iter().all(|step| step.updates.is_empty() && step.deletes.is_empty()), "{forecast:#?}");
@@ -172,7 +172,7 @@ fn a_rollout_under_way_goes_on_from_where_it_is() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_told() {
+fn obstacles_are_reported() {
     let world = after(rolling(3, 1, 0), Edit::Class(1));
     let mut paused = MachineDeployment::clone(world.api.deployments.values().next().unwrap());
     paused.spec.paused = true;
@@ -189,7 +189,7 @@ fn what_stands_in_the_way_is_told() {
 }
 
 #[test]
-fn no_more_is_told_than_was_asked_for() {
+fn a_plan_has_at_most_the_requested_steps() {
     let world = after(rolling(5, 1, 0), Edit::Class(1));
     let short = forecast_of(&Question { most_steps: 2, ..question(&world) });
     assert_eq!((short.steps.len(), short.cut), (2, Some(Cut::Steps)));

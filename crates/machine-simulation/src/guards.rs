@@ -151,7 +151,7 @@ guards! {
     NodeLook = "node-look";
     /// The Node is looked up once more before the finalizer of its machine is removed (§6.7).
     LastNode = "last-node";
-    /// A machine that waits says why in its condition (decisions.md 30).
+    /// A machine that waits reports the reason in its condition (decisions.md 30).
     Reasons = "reasons";
     /// A VM that was adopted has its whole time to join (M-13).
     Adoption = "adoption";
@@ -180,7 +180,7 @@ impl FromStr for Guard {
     }
 }
 
-/// What the decision about a set observes without this guard.
+/// The observation for the decision about a set, without this guard.
 pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
     let each = |change: fn(&mut Machine)| {
         let mut blind = seen.clone();
@@ -220,7 +220,7 @@ pub fn set_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetOb
     }
 }
 
-/// What the decision about the status of a set observes without this guard.
+/// The observation for the decision about the status of a set, without this guard.
 pub fn set_status_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_, SetObservation> {
     if guard != Some(Guard::Quotes) {
         return Cow::Borrowed(seen);
@@ -230,7 +230,7 @@ pub fn set_status_without(guard: Option<Guard>, seen: &SetObservation) -> Cow<'_
     Cow::Owned(blind)
 }
 
-/// What the decision about a deployment observes without this guard.
+/// The observation for the decision about a deployment, without this guard.
 pub fn deployment_without(guard: Option<Guard>, seen: &DeploymentObservation) -> Cow<'_, DeploymentObservation> {
     let mut blind = match guard {
         Some(

@@ -52,7 +52,7 @@ impl From<u8> for Margin {
     }
 }
 
-/// Who selects the Nodes of an update in place.
+/// The selector of the Nodes of an update in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Picks {
     /// The controller (`Auto`).
@@ -80,7 +80,7 @@ pub enum Luck {
     ShownTooLate,
 }
 
-/// What a provider does when a creation is repeated.
+/// The answer of a provider to a repeated creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Provider {
     /// It returns the existing VM.
@@ -90,7 +90,7 @@ pub enum Provider {
     MakesAnother,
 }
 
-/// What happens to driver calls whose process is gone.
+/// Whether and when driver calls are carried out whose process is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DroppedCalls {
     /// They are never carried out.
@@ -287,7 +287,7 @@ pub struct History {
     pub setup: Setup,
     /// The provider of the VMs.
     pub provider: Provider,
-    /// Which machines count as available in rollouts.
+    /// The machines that count as available in rollouts.
     pub counts: AvailabilityRule,
     /// Number of pods with a volume.
     pub volumes: u8,

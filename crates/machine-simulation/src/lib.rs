@@ -2,11 +2,12 @@
 //! overshoot guard run together with a simulated cluster and cloud, while watches are late, calls get lost, processes
 //! die, providers fail and users change objects.
 //!
-//! The controllers are those of production, and so are stores, indexes, wake-ups, the gate, the memory of refusals and
-//! the rules of the queue. The simulation begins behind the ports ([`played`]): API servers ([`api`]), time, provider
-//! ([`cloud`]), kubelets and pods ([`nodes`], [`pods`]), volumes ([`volumes`]), classes and their Secrets
-//! ([`classes`]). Which changes wake which loop is in [`machine_controllers::loops`]. Two parts differ from production:
-//! the history tells a process when an API server does not answer, and the debouncing of the queue is a short delay.
+//! The controllers are the same as in production, and so are stores, indexes, wake-ups, the gate, the memory of
+//! refusals and the rules of the queue. The simulation begins behind the ports ([`played`]): API servers ([`api`]),
+//! time, provider ([`cloud`]), kubelets and pods ([`nodes`], [`pods`]), volumes ([`volumes`]), classes and their
+//! Secrets ([`classes`]). Which changes wake which loop is in [`machine_controllers::loops`]. Two parts differ from
+//! production: the history tells a process when an API server does not answer, and the debouncing of the queue is a
+//! short delay.
 //!
 //! The properties that must hold are in [`checks`] and [`rest`]. A history is a function of its seed. A history that
 //! fails is shortened and can be replayed (`mcm simulate --seed N`).

@@ -1,5 +1,5 @@
-//! The numbers of machines that a specification allows and demands, with arithmetic of its own: that of the controllers
-//! is under test.
+//! The numbers of machines that a specification allows and demands, with separate arithmetic: the arithmetic of the
+//! controllers is under test.
 
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use machine_api::v1alpha1::{MachineDeployment, OrchestrationType, StrategyType};

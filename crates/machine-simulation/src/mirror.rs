@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_api_server_stores_is_checked() {
+    fn stored_objects_are_checked() {
         let mut mirror = one_wanted();
         for name in ["one", "two"] {
             assert_eq!(mirror.violation(), None);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_asked_for_widens_the_bounds_once_it_is_stored() {
+    fn a_stored_change_of_a_user_widens_the_bounds() {
         let mut mirror = one_wanted();
         let asked = mirror.edit(Edit::Scale(2), NOW);
         let patch = json!({ "spec": { "replicas": 2 } });

@@ -154,7 +154,7 @@ pub fn set_update_result(api: &mut Api, name: &str, result: &str) {
     });
 }
 
-/// What a kubelet reports about its Node.
+/// The report of a kubelet about its Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// The Node is healthy.

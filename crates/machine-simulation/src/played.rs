@@ -1,11 +1,11 @@
 //! The API server as seen by a controller of the simulation: each call may get lost, be refused, or be held up while
 //! the history continues.
 //!
-//! Controllers are those of production, and so is [`Objects`](controller_runtime::objects::Objects); the simulation
-//! begins behind [`ObjectApi`]. A pass is a future that is polled by hand, and so are tasks ([`tasks`]). While it is
-//! polled, the world is lent to its process ([`Stage`]). A call is answered at once, unless it is held up; then the
-//! pass stays pending until it is polled again. The calls of a dead process are never answered, and its passes are
-//! dropped. The provider is in [`cloud`], the calls of drains are in [`target`].
+//! Controllers are the same as in production, and so is [`Objects`](controller_runtime::objects::Objects); the
+//! simulation begins behind [`ObjectApi`]. A pass is a future that is polled by hand, and so are tasks ([`tasks`]).
+//! While it is polled, the world is lent to its process ([`Stage`]). A call is answered at once, unless it is held up;
+//! then the pass stays pending until it is polled again. The calls of a dead process are never answered, and its passes
+//! are dropped. The provider is in [`cloud`], the calls of drains are in [`target`].
 
 pub mod cloud;
 pub mod target;
@@ -71,7 +71,7 @@ pub struct Lent {
 #[derive(Clone, Default)]
 pub struct Stage {
     lent: Arc<Mutex<Option<Lent>>>,
-    /// Wakers of calls that are held up. A future that polls several calls polls only those that were woken.
+    /// Wakers of calls that are held up. A future that polls several calls polls only the calls that were woken.
     held: Arc<Mutex<Vec<Waker>>>,
 }
 

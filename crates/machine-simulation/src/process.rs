@@ -1,7 +1,7 @@
 //! One controller process of the simulation: its stores, its due jobs, and its memory.
 //!
-//! Controllers, stores, indexes and wake-ups are those of production. A crash loses the same state as in production.
-//! How controllers are made is in [`parts`], what they reach in [`super::played`].
+//! Controllers, stores, indexes and wake-ups are the same as in production. A crash loses the same state as in production. [`parts`]
+//! makes the controllers, and [`super::played`] has the ports that they call.
 
 mod parts;
 
@@ -58,7 +58,7 @@ use machine_controllers::{
     wakes::{Route, Strength, Wake, Wakes},
 };
 
-/// Maximum duration of a pass. A longer pass could overlap with what a rollout does after its waiting time
+/// Maximum duration of a pass. A longer pass could overlap with the actions of a rollout after its waiting time
 /// ([`deployment::settling::SETTLING_LIMIT`]).
 const MOST_OPEN: Duration = Duration::from_secs(5);
 
@@ -139,7 +139,7 @@ pub struct Process {
     pub lost: CancellationToken,
     /// The refusals that it remembers.
     pub refusals: Refusals,
-    /// Its freeze switch. The watchman, which freezes the loops in production, is not played; the history sets the
+    /// Its freeze switch. The monitor of the API servers, which freezes the loops in production, is not simulated. The history sets the
     /// switch.
     freeze: FreezeSwitch,
     /// Access to the world during a pass.
@@ -367,7 +367,7 @@ impl Process {
         *due = at.min(*due);
     }
 
-    /// The jobs with their times, except those of the collector and of finalizers, which run separately.
+    /// The jobs with their times, except the jobs of the collector and of finalizers, which run separately.
     fn waiting(&self) -> impl Iterator<Item = (&Job, &Timestamp)> {
         let has_own_way = |of| of == Controller::MachineSafetyOrphanVms || FINALIZERS.contains(&of);
         let jobs = self.due.iter().filter(move |((of, _), _)| !has_own_way(*of));
@@ -391,7 +391,7 @@ impl Process {
         self.due.iter().filter(|((of, _), _)| FINALIZERS.contains(of)).map(|(job, at)| (job, *at))
     }
 
-    /// The due ones among them.
+    /// The due jobs about finalizers of classes and Secrets.
     pub fn finalizers_due(&self, now: Timestamp) -> Vec<Job> {
         self.finalizers().filter(|(_, at)| *at <= now).map(|(job, _)| job.clone()).collect()
     }
@@ -427,8 +427,7 @@ impl Process {
         !due.is_empty()
     }
 
-    /// When the next pass of the collector is due that can have an effect: over a Node, or over a class with suspected
-    /// VMs.
+    /// The time of the next pass of the collector that can have an effect: a pass over a Node, or over a class with suspected VMs.
     pub fn next_collection(&self) -> Option<Timestamp> {
         let matters = |key: &ObjectKey| key.namespace.is_empty() || !self.collector.suspects_of(key).is_empty();
         let jobs = self.due.iter().filter(|((of, key), _)| *of == Controller::MachineSafetyOrphanVms && matters(key));

@@ -1,7 +1,7 @@
 //! Writes that the API server refuses, once or for hours, and the cost of objects in that time.
 //!
-//! Refusals contain the name of the object, as those of quotas, policies and webhooks do. Names of new objects are
-//! drawn again for each attempt, so a status that copies the text would change each time.
+//! Refusals contain the name of the object, like the refusals of quotas, policies and webhooks. Names of new objects
+//! are drawn again for each attempt, so a status that copies the text would change each time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -33,7 +33,7 @@ pub enum Verb {
 /// A request to the API server.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is to be done.
+    /// The verb of the request.
     pub verb: Verb,
     /// The kind of the object.
     pub kind: &'a str,
@@ -41,7 +41,7 @@ pub struct Request<'a> {
     pub name: &'a str,
 }
 
-/// What is refused for hours.
+/// The requests that are refused for hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// New machines, by a quota.

@@ -52,7 +52,7 @@ fn annotate(annotations: &mut Option<std::collections::BTreeMap<String, String>>
     |node: &mut Node| set_condition(node, node_condition::IN_PLACE_UPDATE, node_condition::REASON_READY_FOR_UPDATE), "in an update for ever")]
 #[case::a_preservation(|node: &mut Node| set_condition(node, node_condition::PRESERVED, ""), "of its preservation")]
 #[case::an_end(|node: &mut Node| set_condition(node, node_condition::TERMINATING, ""), "says that it ends")]
-fn what_is_left_on_a_node_is_found(#[case] change: fn(&mut Node), #[case] expected: &str) {
+fn remains_on_a_node_are_found(#[case] change: fn(&mut Node), #[case] expected: &str) {
     let found = after(|api, _| drop(api.edit(&first(&api.nodes), change)));
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
 }
@@ -86,7 +86,7 @@ fn set_condition(node: &mut Node, kind: &str, reason: &str) {
         machine.metadata.annotations.get_or_insert_default()
             .insert(annotation::PRESERVE.to_owned(), preserve_value::AUTO_PRESERVED.to_owned());
     }, "is kept because it had failed")]
-fn what_a_machine_must_not_say_is_found(#[case] change: fn(&mut Machine), #[case] expected: &str) {
+fn wrong_values_of_a_machine_are_found(#[case] change: fn(&mut Machine), #[case] expected: &str) {
     let found = after(|api, _| drop(api.edit(&first(&api.machines), change)));
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
 }
@@ -112,7 +112,7 @@ fn says(machine: &mut Machine, kind: &str, status: &str) {
 #[case::it_is_frozen(|set: &mut MachineSet| annotate(&mut set.metadata.labels, label::FREEZE), "is frozen")]
 #[case::its_nodes_are_tainted(
     |set: &mut MachineSet| annotate(&mut set.metadata.annotations, annotation::PREFER_NO_SCHEDULE), "has tainted Nodes")]
-fn what_a_set_must_not_say_is_found(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
+fn wrong_values_of_a_set_are_found(#[case] change: fn(&mut MachineSet), #[case] expected: &str) {
     let found = after(|api, _| drop(api.edit(&first(&api.sets), change)));
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
 }
@@ -142,7 +142,7 @@ fn failure() -> MachineSetCondition {
     }, "says [MachineDeploymentCondition")]
 #[case::it_is_to_thaw(
     |deployment: &mut MachineDeployment| annotate(&mut deployment.metadata.annotations, annotation::UNFREEZE), "asked to thaw")]
-fn what_a_deployment_must_not_say_is_found(#[case] change: fn(&mut MachineDeployment), #[case] expected: &str) {
+fn wrong_values_of_a_deployment_are_found(#[case] change: fn(&mut MachineDeployment), #[case] expected: &str) {
     let found = after(|api, _| drop(api.edit(&first(&api.deployments), change)));
     assert!(found.len() == 1 && found[0].contains(expected), "{found:?}");
 }

@@ -65,7 +65,7 @@ pub struct World {
     classes_change: bool,
     /// The time until which the target cluster does not answer.
     silent_until: Option<Timestamp>,
-    /// What is refused for hours.
+    /// The requests that are refused for hours.
     refused: Option<Refused>,
     seed: u64,
     config: ProcessConfig,

@@ -126,7 +126,7 @@ pub struct CertificateMetrics {
     pub reload_failures: Counters<Certificate<'static>>,
     /// `mcm_certificate_ca_bundle_repairs_total`: CA bundles written into webhook configurations, CRDs or the `APIService`.
     pub ca_bundle_repairs: Counters<()>,
-    /// `mcm_certificate_ca_bundle_contests_total`: CA bundles written over those of another program.
+    /// `mcm_certificate_ca_bundle_contests_total`: CA bundles of another program that were overwritten.
     pub ca_bundle_contests: Counters<()>,
     /// `mcm_certificate_ca_bundles_drifted`: objects without the CA bundle of this process now.
     pub ca_bundles_drifted: Gauges<()>,

@@ -9,7 +9,7 @@ use machine_api::{
 };
 use machine_driver::{Code, Operation};
 
-/// The label of a value that is none of ours.
+/// The label for all unknown values.
 const OTHER: &str = "other";
 
 /// The method in the spelling of the original (spec/providers §2.1).
@@ -113,7 +113,7 @@ label_set! {
 label_set! {
     /// A write for a machine.
     pub struct ApiWrite<'a> {
-        /// What was written, such as `machine` or `machine/status`.
+        /// The written object, such as `machine` or `machine/status`.
         object: &'a str = "object",
         /// Name of the rule that caused it.
         reason: &'a str = "reason",

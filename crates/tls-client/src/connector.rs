@@ -33,16 +33,16 @@ where
     TlsConnector::from(config).connect(server, stream).await
 }
 
-/// Connects to one address, whichever a request names, for hyper's pools.
+/// Connects to one fixed address for hyper's pools. The address in a request does not matter.
 #[derive(Clone, Debug)]
 pub struct Connector {
     /// `host:port`.
     pub address: String,
     /// The name that the server must have.
     pub name: String,
-    /// Whom the client trusts, and what it shows.
+    /// The trusted servers and the client's certificate.
     pub config: Arc<ClientConfig>,
-    /// The longest time that connecting may take, with the handshake.
+    /// Maximum time for connecting, including the handshake.
     pub within: Duration,
 }
 

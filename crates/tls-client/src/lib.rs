@@ -1,7 +1,7 @@
-//! TLS of clients: which servers they trust, which certificate they show, and how they connect.
+//! TLS of clients: the servers that they trust, the certificate that they present, and their connections.
 //!
 //! Clients of clouds, of drivers in other processes, of webhooks and of extension API servers are made here. Only the client of the
-//! Kubernetes API brings its own, with kubeconfigs (`kube`).
+//! Kubernetes API (`kube`) has its own TLS, from kubeconfigs.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub enum TlsError {
     /// The text holds no certificate.
     #[error("there is no certificate in it")]
     Empty,
-    /// With the error.
+    /// The text can't be used, for this reason.
     #[error("{0}")]
     Unusable(String),
 }
@@ -34,10 +34,10 @@ impl TlsError {
     }
 }
 
-/// Which servers a client trusts.
+/// The servers that a client trusts.
 #[derive(Clone, Debug)]
 pub enum Trust {
-    /// Those whose certificate one of these authorities has issued, for the name that the client asks for.
+    /// Servers with a certificate from one of these authorities, for the name that the client asks for.
     IssuedBy(Arc<RootCertStore>),
     /// Every server. It must still prove that it has the key of its certificate.
     AnyServer,
@@ -47,7 +47,7 @@ impl Trust {
     /// Trusts authorities in PEM.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The fault of the text.
     pub fn authorities(pem: &[u8]) -> Result<Self, TlsError> {
         Ok(Self::IssuedBy(Arc::new(roots(&certificates(pem)?)?)))
     }
@@ -61,10 +61,10 @@ impl Trust {
     }
 }
 
-/// The certificate that a client shows.
+/// The certificate that a client presents.
 #[derive(Debug)]
 pub struct Identity {
-    /// The certificate, then those that lead to its authority.
+    /// The certificate, followed by the certificates that lead to its authority.
     pub chain: Vec<CertificateDer<'static>>,
     /// Its key.
     pub key: PrivateKeyDer<'static>,
@@ -73,16 +73,16 @@ pub struct Identity {
 /// The certificates in a PEM text, at least one.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// The fault of the text.
 pub fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(TlsError::of)?;
     if read.is_empty() { Err(TlsError::Empty) } else { Ok(read) }
 }
 
-/// These authorities, for verifying what they have issued.
+/// A store of these authorities, for verifying certificates that they have issued.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// The fault of the first authority that can't be used.
 pub fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
@@ -94,7 +94,7 @@ pub fn roots(authorities: &[CertificateDer<'static>]) -> Result<RootCertStore, T
 /// The private key in a PEM text.
 ///
 /// # Errors
-/// Without the parser's error, which could contain parts of the key.
+/// The key can't be read. The parser's error is left out, because it could contain parts of the key.
 pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
     PrivateKeyDer::from_pem_slice(pem).map_err(|_| TlsError::of("there is no private key in it that can be read"))
 }
@@ -102,7 +102,7 @@ pub fn private_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
 /// The TLS settings of a client.
 ///
 /// # Errors
-/// Why certificate and key of the identity can't be used.
+/// The reason why certificate and key of the identity can't be used.
 pub fn config(trust: Trust, identity: Option<Identity>) -> Result<ClientConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_without_a_certificate_is_told_from_one_that_is_broken() {
+    fn a_missing_and_a_broken_certificate_have_different_errors() {
         assert_eq!(Trust::authorities(b"").unwrap_err(), TlsError::Empty);
         let broken = b"-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
         assert!(matches!(certificates(broken), Err(TlsError::Unusable(_))));

@@ -48,7 +48,7 @@ impl Vm {
     /// The VM of the machine in a request: by the provider id, or by the name of a machine without one.
     ///
     /// # Errors
-    /// `NotFound` if the provider id is that of another cluster's VM, so that this VM is not touched.
+    /// `NotFound` if the provider id belongs to a VM of another cluster, so that this VM is not touched.
     fn of(request: &MachineRequest) -> Result<Self, Status> {
         let spec: Spec = checked(&request.class)?;
         let named = || Some((spec.cluster.as_str(), request.machine.metadata.name.as_deref()?));

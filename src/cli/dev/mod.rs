@@ -1,8 +1,7 @@
 //! `mcm dev`: a complete cluster in one process, for a first run and for experiments.
 //!
 //! It runs the embedded API server, webhooks, all control loops and the virtual cloud. There are no short cuts: definitions and webhook
-//! configurations are those of `mcm manifests`, and the manager is a client over TLS like any other.
-//! Source: spec/extension-apiserver §6.1.
+//! configurations are the same as in `mcm manifests`, and the manager is a client over TLS like any other. Source: spec/extension-apiserver §6.1.
 
 mod folder;
 mod install;
@@ -97,8 +96,8 @@ impl ListenArgs {
 /// Limits of the API server. The manager has the default limits of `mcm serve`.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct LimitArgs {
-    /// Maximum number of concurrent reading requests to the API server; 0 means no limit. Those of administrators and health checks
-    /// do not count
+    /// Maximum number of concurrent reading requests to the API server; 0 means no limit. Requests of administrators and health
+    /// checks do not count
     #[arg(long, default_value = "400", value_name = "N")]
     pub max_requests_inflight: usize,
     /// Maximum number of concurrent writing requests to the API server; the same exceptions apply
@@ -154,7 +153,7 @@ pub struct DevArgs {
     /// Run only the API server, without definitions, webhooks, controllers and virtual cloud
     #[arg(long, conflicts_with_all = ["example", "simulation_config"])]
     pub api_server_only: bool,
-    /// Rights of authenticated users: all rights, or those of roles and bindings
+    /// Rights of authenticated users: all rights, or the rights of roles and bindings
     #[arg(long, value_enum, default_value = "AlwaysAllow", value_name = "MODE")]
     pub authorization_mode: Authorization,
     /// Built-in controllers to switch off, comma separated: garbage-collection, namespaces, budgets, nodes, aggregated-roles,

@@ -123,7 +123,7 @@ pub fn webhooks(kind: &str, name: &str, read: &Read) -> Finding {
     })
 }
 
-/// What happens to creations and updates while no replica answers.
+/// The outcome of creations and updates while no replica answers.
 fn unanswered(webhooks: &[Value]) -> String {
     let outcomes =
         [("creations", CREATE_WEBHOOK), ("updates", UPDATE_WEBHOOK)].into_iter().filter_map(|(what, name)| {

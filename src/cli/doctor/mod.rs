@@ -42,7 +42,7 @@ pub struct DoctorArgs {
     /// The cluster with the machine objects
     #[command(flatten)]
     pub cluster: ClusterArgs,
-    /// Namespace of the machine objects; unset means that of the kubeconfig's context
+    /// Namespace of the machine objects; unset means the namespace of the kubeconfig's context
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
     /// Namespaces that the webhooks cover: all, or --namespace only

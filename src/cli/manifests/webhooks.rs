@@ -19,7 +19,7 @@ const SHARED: &str = "\
 # Several managers: --scope namespace, and --webhook-scope=namespace for each.
 ";
 
-/// The default namespace of manifests, which is that of `deploy/base`.
+/// The default namespace of manifests, the same as in `deploy/base`.
 pub const DEFAULT_NAMESPACE: &str = "machine-controller-manager";
 
 /// Both configurations in one text.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 /// The next step of a migration for one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// None: all objects are stored in the version, and the definition says so.
+    /// None: all objects are stored in the version, and the definition shows this.
     Done,
     /// Rewrite the objects. New writes are stored in the version, but older objects may not be.
     Rewrite,

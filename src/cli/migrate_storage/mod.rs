@@ -30,7 +30,7 @@ use machine_api::kind::{ApiVersion, Kind};
 /// Flags of `mcm migrate-storage`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateStorageArgs {
-    /// The version in which all objects shall be stored
+    /// The version in which all objects will be stored
     #[arg(long, value_name = "VERSION")]
     pub to: TargetVersion,
     /// The cluster
@@ -75,7 +75,7 @@ pub struct KindReport {
 pub enum KindOutcome {
     /// All objects were already stored in the version.
     AlreadyDone,
-    /// All objects are stored in the version, and the definition says so.
+    /// All objects are stored in the version, and the definition shows this.
     Migrated,
     /// A dry run: the storage version would change, and all objects would be rewritten.
     WouldSwitchAndRewrite,

@@ -1,4 +1,4 @@
-//! What follows from a refused rewrite, and the advice to the user. Pure functions.
+//! The consequence of a refused rewrite, and the advice to the user. Pure functions.
 
 use controller_runtime::error::ApiError;
 
@@ -55,7 +55,7 @@ pub(super) enum Live {
     Unknown(ApiError),
 }
 
-/// What follows for an object whose rewrite was refused with 404, 409 or 422.
+/// The consequence for an object whose rewrite was refused with 404, 409 or 422.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// None: the object is gone, or was written or created since it was listed, which was after the switch.
@@ -66,7 +66,7 @@ pub(super) enum Verdict {
     Unknown(ApiError),
 }
 
-/// What follows from a refusal, by the current state of the object.
+/// The consequence of a refusal, by the current state of the object.
 pub(super) fn after_refusal(uid: &str, version: &str, live: &Live) -> Verdict {
     match live {
         Live::Gone => Verdict::NotNeeded,

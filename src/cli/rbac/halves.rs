@@ -1,5 +1,4 @@
-//! The rights of a process that runs one half of the loops beside another program. They are fewer than those of a process with both
-//! halves.
+//! The rights of a process that runs one half of the loops beside another program. They are fewer than the rights of a process with both halves.
 //!
 //! The process reads what both halves read, because its views, its webhooks and the back-off of its sets need it. It writes only what
 //! its own loops write. A test compares the halves with the whole.

@@ -1,4 +1,4 @@
-//! The flags of `mcm serve`: those of both Go binaries with their names and defaults, and our own.
+//! The flags of `mcm serve`: the flags of both Go binaries with their names and defaults, and our own.
 //!
 //! This file only declares them; [`super::validate`] checks them. Numbers have wider types than needed, so that a value out of range
 //! is reported together with all other mistakes.
@@ -88,7 +88,7 @@ pub struct ClusterArgs {
     /// Maximum rate of each client, in requests per second
     #[arg(long, default_value = "20", allow_negative_numbers = true)]
     pub kube_api_qps: f32,
-    /// Requests that each client may send at once
+    /// Number of requests that each client may send at once
     #[arg(long, default_value = "30", allow_negative_numbers = true)]
     pub kube_api_burst: i64,
     /// Content type of requests; must be a media type, and has no other effect
@@ -123,7 +123,7 @@ pub struct ControllerArgs {
     /// Workers per queue; unset means 10 for deployments and sets, 50 for machines
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub concurrent_syncs: Option<i64>,
-    /// Keep the caches of a replica warm while it does not lead; if false, it takes over more slowly, and views that need caches
+    /// Keep the caches of a replica filled while it does not lead; if false, it takes over more slowly, and views that need caches
     /// answer 503
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
@@ -205,7 +205,7 @@ pub struct SafetyArgs {
     /// Period of the search for VMs without a machine
     #[arg(long, default_value = "15m", value_name = "DURATION", allow_hyphen_values = true)]
     pub machine_safety_orphan_vms_period: GoDuration,
-    /// Time for which an API server does not answer before the machine loops freeze
+    /// Time without an answer of an API server after which the machine loops freeze
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub machine_safety_apiserver_statuscheck_timeout: GoDuration,
     /// Period of that check
@@ -245,7 +245,7 @@ pub struct HttpArgs {
     /// Port for health, readiness and metrics
     #[arg(long, default_value = "10258", allow_negative_numbers = true)]
     pub port: i64,
-    /// Second port for the same, where the Go machine controller has its own; 0 = off
+    /// Second port for health, readiness and metrics, the port of the Go machine controller; 0 = off
     #[arg(long, default_value = "10259", value_name = "PORT", allow_negative_numbers = true)]
     pub compat_port: i64,
     /// Address of both ports
@@ -271,7 +271,7 @@ pub struct ServingArgs {
     /// Address of the TLS port
     #[arg(long, default_value = "0.0.0.0", value_name = "IP")]
     pub secure_address: String,
-    /// Where the serving certificate comes from: self-managed, files or dev
+    /// Source of the serving certificate: self-managed, files or dev
     #[arg(long, default_value = "self-managed", value_name = "MODE")]
     pub cert_mode: String,
     /// Certificate chain in PEM, with --cert-mode=files
@@ -301,7 +301,7 @@ pub struct ServingArgs {
         value_name = "VERSION"
     )]
     pub tls_min_version: String,
-    /// Allowed TLS cipher suites, comma separated, with Go's names; unset means all secure ones. The suites of TLS 1.3 are all
+    /// Allowed TLS cipher suites, comma separated, with Go's names; unset means all secure suites. The suites of TLS 1.3 are all
     /// allowed unless the list names some of them
     #[arg(long, value_delimiter = ',', value_name = "SUITES")]
     pub tls_cipher_suites: Option<Vec<String>>,
@@ -314,7 +314,7 @@ pub struct ServingArgs {
     /// Namespace of that Service; unset means the namespace of the pod, or --namespace outside a cluster
     #[arg(long, value_name = "NAMESPACE")]
     pub service_namespace: Option<String>,
-    /// Webhook configurations that get the CA bundle: those of the cluster or those of the namespace (mcm manifests --scope)
+    /// Webhook configurations that get the CA bundle: configurations of the cluster or of the namespace (mcm manifests --scope)
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub webhook_scope: WebhookScope,
     /// Level of the rules that have two levels: compat (warn) or strict (deny)
@@ -346,7 +346,7 @@ pub struct ServingArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Drivers")]
 pub struct DriverArgs {
-    /// Providers that this process serves, comma separated; unset means all that are compiled in
+    /// Providers that this process serves, comma separated; unset means all providers that are compiled in
     #[arg(long, value_delimiter = ',', value_name = "PROVIDERS")]
     pub drivers: Option<Vec<String>>,
     /// Refuse classes of all other providers, because no other process serves them
@@ -374,7 +374,7 @@ pub struct DriverArgs {
     /// File with latencies, failures and quota of the virtual cloud; read again when it changes
     #[arg(long, value_name = "FILE")]
     pub simulation_config: Option<PathBuf>,
-    /// Where the virtual cloud stores its VMs; "none" rebuilds them from their Nodes
+    /// Place where the virtual cloud stores its VMs; "none" rebuilds them from their Nodes
     #[arg(long, default_value = "none", value_name = "none|file:PATH|json:PATH|configmap:NAME")]
     pub simulation_state: String,
     /// Address of the virtual cloud's admin API; only this host can reach it

@@ -1,4 +1,4 @@
-//! The flags of the extension API server, and their settings. The names are those of Go's library, which operators know.
+//! The flags of the extension API server, and their settings. The names are the same as in Go's library, which operators know.
 //!
 //! Source: spec/extension-apiserver §1.7, §3.1, §3.6, §4.4.
 
@@ -37,7 +37,7 @@ pub struct ExtensionArgs {
     /// Maximum age of the list of a provider's VMs
     #[arg(long, default_value = "30s", value_name = "DURATION", allow_hyphen_values = true)]
     pub inventory_max_age: GoDuration,
-    /// Kubeconfig for token reviews; unset means that of the control cluster
+    /// Kubeconfig for token reviews; unset means the kubeconfig of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authentication_kubeconfig: Option<PathBuf>,
     /// Do not read kube-system/extension-apiserver-authentication, which names the trusted authorities
@@ -51,10 +51,10 @@ pub struct ExtensionArgs {
     /// How long token reviews are cached
     #[arg(long, default_value = "10s", value_name = "DURATION", allow_hyphen_values = true)]
     pub authentication_token_webhook_cache_ttl: GoDuration,
-    /// Audiences of tokens, comma separated; unset means that of the API server
+    /// Audiences of tokens, comma separated; unset means the audience of the API server
     #[arg(long, value_delimiter = ',', value_name = "AUDIENCES")]
     pub api_audiences: Vec<String>,
-    /// Kubeconfig for access reviews; unset means that of the control cluster
+    /// Kubeconfig for access reviews; unset means the kubeconfig of the control cluster
     #[arg(long, value_name = "FILE")]
     pub authorization_kubeconfig: Option<PathBuf>,
     /// How long allowed requests are cached
@@ -66,7 +66,7 @@ pub struct ExtensionArgs {
     /// Paths that need no right, comma separated; "*" at the end matches all paths with this prefix
     #[arg(long, value_delimiter = ',', default_value = "/healthz,/readyz,/livez", value_name = "PATHS")]
     pub authorization_always_allow_paths: Vec<String>,
-    /// Certificate authorities of clients in PEM, instead of those that the API server publishes
+    /// Certificate authorities of clients in PEM, instead of the authorities that the API server publishes
     #[arg(long, value_name = "FILE")]
     pub client_ca_file: Option<PathBuf>,
     /// Certificate authorities of front proxies in PEM; the front proxies that the API server publishes are then ignored
@@ -100,10 +100,10 @@ pub struct ExtensionArgs {
     /// Deadline of a request to a view
     #[arg(long, default_value = "1m", value_name = "DURATION", allow_hyphen_values = true)]
     pub request_timeout: GoDuration,
-    /// Maximum number of plans that a view computes at the same time; further ones wait briefly
+    /// Maximum number of plans that a view computes at the same time; further plans wait briefly
     #[arg(long, default_value = "2", value_name = "N", allow_negative_numbers = true)]
     pub max_plans_inflight: i64,
-    /// Maximum number of inventories that are requested from providers at the same time; further ones wait briefly
+    /// Maximum number of inventories that are requested from providers at the same time; further inventories wait briefly
     #[arg(long, default_value = "8", value_name = "N", allow_negative_numbers = true)]
     pub max_inventories_inflight: i64,
 }

@@ -32,7 +32,7 @@ pub struct LimitArgs {
     /// Maximum number of connections per port
     #[arg(long, default_value = "1000", value_name = "N", allow_negative_numbers = true)]
     pub max_connections: i64,
-    /// Maximum number of connections per address; those of front proxies do not count
+    /// Maximum number of connections per address; connections of front proxies do not count
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_connections_per_address: i64,
     /// Connections beyond --max-connections, for health requests only
@@ -89,10 +89,10 @@ pub struct LimitArgs {
     /// Maximum size of the body of any other request
     #[arg(long, default_value = "3145728", value_name = "BYTES", allow_negative_numbers = true)]
     pub max_request_bytes: i64,
-    /// Maximum number of concurrent admission reviews; callers of further ones have to retry
+    /// Maximum number of concurrent admission reviews; callers of further reviews have to retry
     #[arg(long, default_value = "200", value_name = "N", allow_negative_numbers = true)]
     pub max_inflight_admission: i64,
-    /// Maximum number of concurrent conversion reviews; callers of further ones have to retry
+    /// Maximum number of concurrent conversion reviews; callers of further reviews have to retry
     #[arg(long, default_value = "50", value_name = "N", allow_negative_numbers = true)]
     pub max_inflight_conversion: i64,
     /// Deadline of a review, even if its caller allows a longer one

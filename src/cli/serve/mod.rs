@@ -40,7 +40,7 @@ pub fn run(args: &ServeArgs, drivers: DriverSet) -> Result<(), Failure> {
     ended
 }
 
-/// The host's name and the pod's namespace, which no flag gives.
+/// The host's name and the pod's namespace, for which there is no flag.
 fn host() -> HostInfo {
     let line = |path| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let is_given = |text: &String| !text.is_empty();

@@ -52,7 +52,7 @@ const MAX_WORKERS: usize = 10_000;
 const MACHINE_CONTROLLER_WORKERS: usize = 50;
 /// Minimum of `--watch-silence-timeout`.
 const MIN_WATCH_SILENCE: Duration = Duration::from_secs(1);
-/// What `--resource-exhausted-retry=0` means.
+/// The meaning of `--resource-exhausted-retry=0`.
 const DEFAULT_RESOURCE_EXHAUSTED_RETRY: Duration = Duration::from_secs(10 * 60);
 
 impl ServeArgs {
@@ -386,7 +386,7 @@ fn workers(args: &ControllerArgs, problems: &mut Problems) -> Workers {
     }
 }
 
-/// The rules for the three durations are those of Go's library, which ends the process if a rule is broken.
+/// The rules for the three durations are the same as in Go's library, which ends the process if a rule is broken.
 fn leader_election(args: &ElectionArgs, host: &HostInfo, problems: &mut Problems) -> Option<LeaderElection> {
     if !args.leader_elect {
         return None;

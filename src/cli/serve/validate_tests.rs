@@ -113,8 +113,8 @@ fn mc_001_and_s_cli_01_defaults_are_those_of_both_go_binaries() {
     assert_eq!(settings.warnings(), Vec::<String>::new());
 }
 
-/// Each flag of the original's machine half with its default (spec/machine-controller §12.1) is accepted and changes nothing.
-/// Exceptions: the default of `--port` is that of the other half, and a given number of workers applies to all queues.
+/// Each flag of the original's machine half with its default (spec/machine-controller §12.1) is accepted and changes nothing. Exceptions: the default
+/// of `--port` is the default of the other half, and a given number of workers applies to all queues.
 #[rstest]
 fn each_flag_of_the_machine_half_has_the_originals_default(
     #[values(
@@ -319,7 +319,7 @@ fn cipher_suites_are_named_as_in_go() {
 #[case::even_if_some_are_named(&["--drivers=virtual"], Coverage::Some)]
 #[case::no_other_process_serves_any(&["--drivers-exclusive"], Coverage::All)]
 #[case::the_default_in_full(&["--drivers-exclusive=false"], Coverage::Some)]
-fn a_process_says_whether_its_drivers_are_all(#[case] flags: &[&str], #[case] expected: Coverage) {
+fn a_process_knows_whether_it_has_all_drivers(#[case] flags: &[&str], #[case] expected: Coverage) {
     assert_eq!(serve(flags).unwrap().admission.providers, expected);
 }
 

@@ -73,7 +73,7 @@ fn only_registrations_of_this_manager_go(#[case] client: Value, #[case] inventor
 #[rstest]
 #[case::webhooks_of_all_namespaces(WebhookScope::Cluster, &[])]
 #[case::webhooks_of_one(WebhookScope::Namespace, &["delete MutatingWebhookConfiguration c"])]
-fn what_another_manager_of_the_service_namespace_needs_stays(#[case] scope: WebhookScope, #[case] goes: &[&str]) {
+fn objects_of_another_manager_of_the_service_namespace_stay(#[case] scope: WebhookScope, #[case] goes: &[&str]) {
     let inventory = Inventory {
         registrations: vec![webhooks(&service("pods"))],
         definitions: vec![definition(&["v1alpha1"], "pods")],

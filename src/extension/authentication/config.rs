@@ -350,7 +350,7 @@ mod tests {
     #[case::a_blank_value(Some(" "), false)]
     #[case::missing(None, false)]
     #[case::any_name(Some("[]"), true)]
-    fn nobody_is_a_front_proxy_before_its_names_were_read(#[case] names: Option<&str>, #[case] believed: bool) {
+    fn no_front_proxy_is_trusted_before_its_names_were_read(#[case] names: Option<&str>, #[case] believed: bool) {
         let (clients, proxies) = (Pki::new("clients"), Pki::new("proxies"));
         let mut given = whole(&clients.pem(), &proxies.pem(), "[]");
         match names {
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_flags_fix_is_not_read() {
+    fn values_of_flags_are_not_read() {
         let (own, other) = (Pki::new("own"), Pki::new("other"));
         let fixed = Fixed { clients: Some(own.authorities()), ..Fixed::default() };
         let (config, _) = AuthConfig::fixed(fixed).after(Some(&whole(&other.pem(), &other.pem(), r#"["p"]"#)), at(0));

@@ -1,4 +1,4 @@
-//! Who sends a request: the order of the authenticators, and the caller that follows from their results. Pure.
+//! The caller of a request: the order of the authenticators, and the caller that follows from their results. Pure.
 //!
 //! Source: spec/extension-apiserver §3.3, §3.4.
 
@@ -48,7 +48,7 @@ pub enum AuthResult {
     Rejected,
 }
 
-/// What certificate and headers show without a review of the token.
+/// The result of checking certificate and headers without a review of the token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The caller is known.
@@ -113,7 +113,7 @@ pub fn client_certificate(config: &AuthConfig, chain: &PeerCertificates, now: Ti
     subject(&chain[0]).map_or(AuthResult::NoIdentity, AuthResult::Known)
 }
 
-/// Asks the authenticators that need no review, in the order of the specification.
+/// Calls the authenticators that need no review, in the order of the specification.
 ///
 /// # Errors
 /// [`HeaderFault`] when a trusted proxy contradicts itself.

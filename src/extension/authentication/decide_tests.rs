@@ -1,4 +1,4 @@
-//! Who sends a request, by table. The names begin with the ids of the specification.
+//! The caller of a request, by table. The names begin with the ids of the specification.
 
 use http::{HeaderName, HeaderValue};
 use rstest::rstest;
@@ -82,7 +82,7 @@ fn headers(text: &str) -> HeaderMap {
     all
 }
 
-/// The caller as `user [groups] method`, or the HTTP status of the refusal. The only known token is that of alice.
+/// The caller as `user [groups] method`, or the HTTP status of the refusal. The only known token belongs to alice.
 fn decided(config: &AuthConfig, chain: &PeerCertificates, text: &str) -> String {
     let Ok(step) = without_asking(config, chain, &headers(text), NOW.parse().unwrap()) else { return "400".to_owned() };
     let caller: Result<Caller, ApiStatus> = match step {
@@ -161,7 +161,7 @@ fn who_it_is(#[case] shows: Shows, #[case] headers: &str, #[case] expected: &str
 }
 
 #[test]
-fn without_authorities_nobody_is_known_by_certificate_and_nobody_is_let_in() {
+fn without_authorities_no_certificate_identifies_a_caller() {
     let world = World::new();
     let chain = world.chain(Shows::Proxy("front-proxy"));
     let found = decided(&AuthConfig::default(), &chain, "X-Remote-User: root|X-Remote-Group: system:masters");
@@ -169,7 +169,7 @@ fn without_authorities_nobody_is_known_by_certificate_and_nobody_is_let_in() {
 }
 
 #[test]
-fn a_clients_certificate_tells_its_fingerprint() {
+fn a_client_certificate_adds_its_fingerprint() {
     let world = World::new();
     let chain = world.chain(Shows::Client("admin", "dev"));
     let AuthResult::Known(identity) = client_certificate(&world.config, &chain, NOW.parse().unwrap()) else { panic!() };
@@ -182,6 +182,6 @@ fn a_clients_certificate_tells_its_fingerprint() {
 #[case::anonymous(AuthMethod::Anonymous, "Impersonate-Group: x", Some(403))]
 #[case::through_the_proxy(AuthMethod::FrontProxy, "Impersonate-Extra-reason: x", Some(400))]
 #[case::not_asked(AuthMethod::FrontProxy, "X-Remote-User: x", None)]
-fn nobody_becomes_somebody_else(#[case] auth_method: AuthMethod, #[case] text: &str, #[case] refused: Option<u16>) {
+fn no_caller_becomes_another_user(#[case] auth_method: AuthMethod, #[case] text: &str, #[case] refused: Option<u16>) {
     assert_eq!(refuse_impersonation(auth_method, &headers(text)).err().map(|status| status.code), refused);
 }

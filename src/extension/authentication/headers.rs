@@ -223,7 +223,10 @@ mod tests {
     )]
     #[case::uids_only_when_configured(&[("x-remote-user", "a"), ("x-remote-uid", "u")], Ok(Some(("a", vec![], vec![]))))]
     #[case::no_text(&[("x-remote-user", "\u{e9}")], Ok(Some(("\u{e9}", vec![], vec![]))))]
-    fn what_a_front_proxy_asserts(#[case] given: &[(&str, &str)], #[case] expected: Result<Option<Asserted>, ()>) {
+    fn identities_that_a_front_proxy_asserts(
+        #[case] given: &[(&str, &str)],
+        #[case] expected: Result<Option<Asserted>, ()>,
+    ) {
         let found = ProxyHeaders::default().identity(&headers(given));
         let owned = |list: Vec<&str>| list.into_iter().map(str::to_owned).collect::<Vec<_>>();
         let expected = expected.map(|identity| {

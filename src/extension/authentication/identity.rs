@@ -64,7 +64,11 @@ mod tests {
     #[case::not_twice("alice", &[AUTHENTICATED], &[AUTHENTICATED])]
     #[case::unauthenticated_is_believed("alice", &[UNAUTHENTICATED], &[UNAUTHENTICATED])]
     #[case::anonymous(ANONYMOUS, &[], &[])]
-    fn everybody_who_is_known_is_in_one_group(#[case] user: &str, #[case] groups: &[&str], #[case] expected: &[&str]) {
+    fn all_authenticated_callers_are_in_one_group(
+        #[case] user: &str,
+        #[case] groups: &[&str],
+        #[case] expected: &[&str],
+    ) {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         let found = Identity { user: user.to_owned(), groups, ..Identity::default() }.among_the_authenticated();
         assert_eq!(found.groups, expected);

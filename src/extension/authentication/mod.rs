@@ -1,9 +1,8 @@
-//! Who sends a request.
+//! The identity of the caller of a request.
 //!
-//! What lives here: the rules ([`decide`], [`headers`], [`config`], all pure), the reviews of tokens ([`tokens`]) and the
-//! watch of the trust configuration of the API server ([`watch`]). What does not: what a caller may do (`authorization/`), and
-//! the proof that a caller holds the key of its certificate (`server/tls`).
-//! Source: spec/extension-apiserver §3.1–§3.4.
+//! Contents: the rules ([`decide`], [`headers`], [`config`], all pure), the reviews of tokens ([`tokens`]) and the watch of the trust configuration
+//! of the API server ([`watch`]). Elsewhere: the rights of a caller (`authorization/`), and the proof that a caller holds the key of its certificate
+//! (`server/tls`). Source: spec/extension-apiserver §3.1–§3.4.
 
 pub mod config;
 pub mod decide;

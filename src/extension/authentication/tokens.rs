@@ -20,7 +20,7 @@ use crate::{
     server::LogLimit,
 };
 
-/// Most tokens in the cache.
+/// Maximum number of tokens in the cache.
 const CAPACITY: usize = 32_768;
 
 /// Asks the API server for the owners of tokens.

@@ -14,7 +14,7 @@ use crate::extension::authentication::identity::Identity;
 /// Answers about attributes of more bytes are not cached: a caller must not be able to fill the memory.
 const MAX_CACHEABLE: usize = 10_000;
 
-/// What a caller wants to do.
+/// The action that a caller requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attributes {
     /// A request for a resource.

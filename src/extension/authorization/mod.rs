@@ -1,8 +1,7 @@
-//! What a caller may do.
+//! The rights of a caller.
 //!
-//! What lives here: the attributes of a request ([`attributes`]) and the decisions about the API server's answers ([`decide`]),
-//! both pure, and the requests to the API server. What does not: the identity of the caller (`authentication/`).
-//! Source: spec/extension-apiserver §3.5.
+//! Contents: the attributes of a request ([`attributes`]) and the decisions about the API server's answers ([`decide`]), both pure, and the requests
+//! to the API server. The identity of the caller is elsewhere (`authentication/`). Source: spec/extension-apiserver §3.5.
 
 pub mod attributes;
 pub mod decide;
@@ -25,7 +24,7 @@ use super::{
 use crate::server::LogLimit;
 use kube_protocol::status::ApiStatus;
 
-/// Most answers in the cache.
+/// Maximum number of answers in the cache.
 const CAPACITY: usize = 8_192;
 
 /// How long answers stay in the cache.
@@ -149,7 +148,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn th_24_without_an_answer_nothing_is_allowed_but_what_was_and_health() {
+    async fn th_24_without_an_answer_only_cached_rights_and_health_are_allowed() {
         let (server, authorization) = authorization();
         assert_eq!(code(&authorization, &metrics()).await, 200);
         *server.says.lock().unwrap() = Err(ApiError::ServerFault("down".to_owned()));

@@ -1,4 +1,4 @@
-//! The whole server in process, whom it asks, and what it answers.
+//! The whole server in process, with a fake API server for its reviews, and its answers.
 
 use std::{
     net::SocketAddr,
@@ -35,8 +35,8 @@ use kube_listener::RequestLimits;
 pub(super) const VIEWS: &str = "/apis/views.machine.sapcloud.io/v1alpha1/namespaces/h/testviews";
 pub(super) const NOW: &str = "2026-01-01T00:00:00Z";
 
-/// Lets `reader` read views and machines in namespace `h`, `viewer` views only, and everybody who is known the documents. Knows the
-/// token `alices`.
+/// `reader` may read views and machines in namespace `h`, `viewer` only views, and every authenticated user the documents. It knows
+/// the token `alices`.
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) down: Mutex<bool>,

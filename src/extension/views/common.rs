@@ -22,7 +22,7 @@ use machine_controllers::times::rfc3339;
 
 /// Longest text of a `Warning` header.
 const LONGEST_WARNING: usize = 120;
-/// Most names in a list of names.
+/// Maximum number of names in a list of names.
 pub const MOST_NAMES: usize = 500;
 /// Longest duration that a review may contain.
 const LONGEST_HOURS: i64 = 24 * 30;

@@ -1,8 +1,8 @@
 //! The computed views: facts and forecasts that no stored object contains, computed by the decisions of the controllers.
 //!
-//! What lives here: one room per view, each with the shape of its objects, [`describe`] for names, columns and schemas, and [`common`]
-//! for the rest that views share. What does not: rules about machines, which views call in the rooms of the controllers. Nothing
-//! here writes to a cluster or to a provider. Source: spec/extension-apiserver §1.
+//! Contents: one module per view, each with the shape of its objects, [`describe`] for names, columns and schemas, and [`common`] for the rest that
+//! views share. Elsewhere: rules about machines, which views call in the modules of the controllers. Nothing here writes to a cluster or to a
+//! provider. Source: spec/extension-apiserver §1.
 
 mod amounts;
 pub mod common;

@@ -113,7 +113,7 @@ async fn names_may_have_a_pair_of_their_own() {
 }
 
 #[tokio::test]
-async fn without_a_certificate_the_replica_is_not_ready_and_says_which_file_is_missing() {
+async fn without_a_certificate_the_replica_is_not_ready_and_names_the_missing_file() {
     let folder = tempfile::tempdir().unwrap();
     let (health, metrics) = (Health::default(), test_metrics());
     let settings = certificate_settings(files_mode(folder.path()));

@@ -42,7 +42,7 @@ pub(super) async fn until(mut holds: impl FnMut() -> bool) {
     .await;
 }
 
-/// Answers with what was asked and how much of it there was; misbehaves when the body says so.
+/// Answers with the endpoint and the length of the body. Misbehaves if the body requests it.
 pub(super) struct Echo;
 
 impl Echo {
@@ -260,7 +260,7 @@ impl Raw {
     /// Waits until the server closes; answers what came before.
     pub(super) async fn rest(&mut self) -> String {
         let mut read = Vec::new();
-        // A server that gives up does not say goodbye properly.
+        // A server that aborts a connection sends no TLS close message.
         let _ = soon(self.0.read_to_end(&mut read)).await;
         String::from_utf8_lossy(&read).into_owned()
     }

@@ -223,8 +223,8 @@ mod tests {
         let (probe, seen) = (Arc::clone(&shared), Arc::clone(&publications));
         let metrics = Metrics::new(Arc::new(move || {
             // The publication is locked while its own change queues a subject.
-            if let Some(published) = probe.get().and_then(|shared| shared.published.try_lock()) {
-                seen.lock().push(published.is_some());
+            if let Some(Ok(published)) = probe.get().map(|shared| shared.published.try_lock()) {
+                lock(&seen).push(published.is_some());
             }
             Duration::ZERO
         }));
@@ -243,8 +243,8 @@ mod tests {
         };
         let manager = CertificateManager::new(Some(FakeApi::new().client()), settings, &metrics, &Health::default());
         let shared = shared.get_or_init(|| manager.unwrap().shared);
-        *shared.published.lock() = Some(Published { bundle: "before".into(), since: Timestamp::now() });
+        *lock(&shared.published) = Some(Published { bundle: "before".into(), since: Timestamp::now() });
         shared.publish(&content);
-        assert_eq!(*publications.lock(), vec![false; shared.targets.len()]);
+        assert_eq!(*lock(&publications), vec![false; shared.targets.len()]);
     }
 }

@@ -202,8 +202,8 @@ fn names(list: &Value) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_what_a_drain_does() {
-    let Some((world, machines)) = with_a_fleet("aggregation::drains::a_plan_is_what_a_drain_does", &[]).await else {
+async fn a_plan_equals_the_drain() {
+    let Some((world, machines)) = with_a_fleet("aggregation::drains::a_plan_equals_the_drain", &[]).await else {
         return;
     };
     let (rig, namespace, machine) = (&world.rig, &world.namespace, machines[0].as_str());
@@ -301,7 +301,7 @@ async fn a_plan_is_what_a_drain_does() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_what_an_update_in_place_does() {
+async fn a_plan_equals_the_update_in_place() {
     let Some((world, _)) = with_a_fleet("aggregation::drains::an_update_in_place", &[]).await else { return };
     let (rig, namespace) = (&world.rig, &world.namespace);
     rig.with_controller_manager().await;

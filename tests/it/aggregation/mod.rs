@@ -1,4 +1,4 @@
-//! The views through an aggregating API server, with kubectl as the client. The ids are those of the specification.
+//! The views through an aggregating API server, with kubectl as the client. The ids come from the specification.
 
 mod drains;
 mod kubectl;

@@ -1,4 +1,4 @@
-//! Plans through an aggregating API server: the predicted result of a change, and of a drain. The ids are those of the specification.
+//! Plans through an aggregating API server: the predicted result of a change, and of a drain. The ids come from the specification.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -123,8 +123,8 @@ async fn follow(client: kube::Client, path: String, version: String, old: Vec<St
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_is_what_a_rollout_does() {
-    let Some((world, machines)) = with_a_fleet("aggregation::plans::a_plan_is_what_a_rollout_does", &[]).await else {
+async fn a_plan_equals_the_rollout() {
+    let Some((world, machines)) = with_a_fleet("aggregation::plans::a_plan_equals_the_rollout", &[]).await else {
         return;
     };
     let namespace = &world.namespace;

@@ -1,4 +1,4 @@
-//! kubectl commands that people use on views, through an aggregating API server, with a fleet of the virtual cloud. The ids are those of the
+//! kubectl commands that people use on views, through an aggregating API server, with a fleet of the virtual cloud. The ids come from the
 //! specification.
 
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The program creates instances of EC2: with kubectl, a real API server, `mcm serve`, moto with its checks on, and kubelets that query moto with
 //! boto3.
 //!
-//! The manifests are those of the design notes. Keys, subnet and security group belong to the account that the manifests come from; the tests replace
-//! them with those of the account in moto.
+//! The manifests come from the design notes. Their keys, subnet and security group belong to another account. The tests replace them with values of
+//! the account in moto.
 
 mod driver;
 mod faults;
@@ -159,7 +159,7 @@ async fn the_manifests_of_the_design_notes_become_instances_and_are_deleted_agai
     stage.namespace.apply(&deployment.to_string()).await.succeed();
 
     let machines = stage.each_machine_has_its_instance(3).await;
-    let user_data = instances_are_as_the_class_says(&stage, &machines).await;
+    let user_data = instances_match_their_class(&stage, &machines).await;
     nodes_are_of_their_machines(&stage, &machines).await;
     let requested = stage.moto.actions_of(&stage.moto.manager);
     println!("requests to EC2 until 3 machines run: {}", counted(&requested));
@@ -183,7 +183,7 @@ pub fn counted(actions: &[String]) -> String {
 }
 
 /// Checks the instances against the class, as boto3 shows them, and returns their user data.
-async fn instances_are_as_the_class_says(stage: &Stage, machines: &[Value]) -> Vec<String> {
+async fn instances_match_their_class(stage: &Stage, machines: &[Value]) -> Vec<String> {
     let inventory = stage.moto.inventory().await;
     let class = stage.class(CLASS);
     let mut all_user_data = Vec::new();

@@ -41,7 +41,7 @@ latency:
 nodes: {leaseInterval: 0s, statusPeriod: 0s, reregister: 3h}
 ";
 
-/// What happens when a manager ends by itself.
+/// The consequence when a manager ends by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnExit {
     /// The test fails.
@@ -50,7 +50,7 @@ pub enum OnExit {
     Restart,
 }
 
-/// Where the cloud stores its VMs.
+/// The place where the cloud stores its VMs.
 #[derive(Clone, Debug)]
 pub enum CloudState {
     /// On the API server; it outlives every manager.

@@ -131,7 +131,7 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
     let machines = stage.each_machine_has_its_server(3, TIMEOUT).await;
     println!("requests until 3 machines run: {}", counted(&stage.project.requests()));
     println!("driver calls until then:\n{}", driver_calls(&manager).await);
-    servers_are_as_the_class_says(&stage, &machines, "small").await;
+    servers_match_their_class(&stage, &machines, "small").await;
     nodes_are_of_their_machines(&stage, &machines).await;
 
     stage.apply(&stage.project.class("large", NAMESPACE, "large")).await;
@@ -143,7 +143,7 @@ async fn machines_become_servers_roll_shrink_and_go_again() {
     })
     .await;
     let machines = stage.each_machine_has_its_server(3, TIMEOUT).await;
-    servers_are_as_the_class_says(&stage, &machines, "large").await;
+    servers_match_their_class(&stage, &machines, "large").await;
     stage.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=1"]).await.succeed();
     stage.each_machine_has_its_server(1, TIMEOUT).await;
 
@@ -170,7 +170,7 @@ async fn driver_calls(manager: &TestManager) -> String {
 }
 
 /// Checks that servers, ports and volumes match the class.
-async fn servers_are_as_the_class_says(stage: &Stage, machines: &[Value], flavor: &str) {
+async fn servers_match_their_class(stage: &Stage, machines: &[Value], flavor: &str) {
     let inventory = stage.project.inventory().await;
     let tags = json!({TAGS[0]: "1", TAGS[1]: "1"});
     let (subnet, group) = stage.project.subnet_and_group();

@@ -1,4 +1,5 @@
-//! The provider of a world: the virtual cloud, which outlives all processes, with a driver whose calls fail as the history says.
+//! The provider of a world: the virtual cloud, which outlives all processes, with a driver whose calls fail when the history
+//! orders it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -18,7 +18,7 @@ pub type AnyError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of an answer.
 pub type AnyBody = UnsyncBoxBody<Bytes, AnyError>;
 
-/// What happens to open watches. Each event that concerns all open watches begins a new age.
+/// Changes of open watches. Each event that concerns all open watches begins a new age.
 #[derive(Clone, Copy, Debug, Default)]
 struct Connections {
     /// The age of watches that are opened now.
@@ -75,7 +75,7 @@ impl InProcessLiar {
         self.connections.send_modify(|all| all.dead = true);
     }
 
-    /// The writes that the manager has tried since the last call, except those of its Leases.
+    /// The writes that the manager has tried since the last call, except the writes of its Leases.
     pub fn take_attempts(&self) -> Vec<WriteAttempt> {
         self.script.take_attempts()
     }

@@ -232,7 +232,7 @@ impl Script {
         active.count()
     }
 
-    /// Whether a rule has applied its lie this number of times; else an error with the last requests.
+    /// Checks that a rule has applied its lie this number of times. The error contains the last requests.
     fn has_applied(&self, rule: RuleId, times: usize) -> Result<(), String> {
         let state = self.state();
         let active = &state.rules[rule.0];

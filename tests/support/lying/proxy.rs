@@ -79,7 +79,7 @@ impl Liar {
         wait_until(&what, within, || async { self.script.has_applied(rule, times) }).await;
     }
 
-    /// The writes that the manager has tried since the last call, except those of its Leases.
+    /// The writes that the manager has tried since the last call, except the writes of its Leases.
     pub fn take_attempts(&self) -> Vec<WriteAttempt> {
         self.script.take_attempts()
     }

@@ -6,7 +6,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 
 use crate::error::chain;
 
-/// Where one cluster's configuration comes from.
+/// The source of one cluster's configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The service account of the pod.

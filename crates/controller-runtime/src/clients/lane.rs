@@ -24,7 +24,7 @@ pub enum CallResult {
 /// One API call, for metrics (`rest_client_*`).
 #[derive(Clone, Debug)]
 pub struct Call<'a> {
-    /// What the client is for.
+    /// The purpose of the client.
     pub purpose: Purpose,
     /// HTTP method.
     pub method: &'a Method,

@@ -1,4 +1,4 @@
-//! The offset between the clock of this host and that of the API server, from the `Date` headers of its answers. Pure.
+//! The offset between the clock of this host and the clock of the API server, from the `Date` headers of its answers. Pure.
 
 use std::{collections::VecDeque, time::Duration};
 

@@ -28,7 +28,7 @@ const REFILL: SignedDuration = SignedDuration::from_mins(5);
 /// The longest message that the API server accepts.
 const LONGEST_MESSAGE: usize = 1024;
 
-/// What to do with a note.
+/// The decision about a note.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// Create this event.
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_counted_all_the_same() {
+    fn dropped_events_are_counted() {
         let mut correlator = Correlator::default();
         let note = pending("m", "Failed", "same");
         for _ in 0..100 {

@@ -30,7 +30,7 @@ pub struct EventNote {
     pub kind: EventKind,
     /// Reason in CamelCase, from a closed set.
     pub reason: &'static str,
-    /// What happened and what to do, for users.
+    /// The cause and the advice, for users.
     pub message: String,
 }
 

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_waits_at_the_end_is_still_written() {
+    async fn waiting_events_are_written_at_the_end() {
         let (client, calls) = server(|_| 201);
         let (sender, receiver) = channel();
         let recorder = Recorder::new("machine-controller", sender);

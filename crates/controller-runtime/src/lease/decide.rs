@@ -73,7 +73,7 @@ pub struct Record {
     pub transitions: i32,
 }
 
-/// What a read of the lease found.
+/// The result of reading the lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeaseState {
     /// No lease, now and before.
@@ -87,7 +87,7 @@ pub enum LeaseState {
 /// The last observation of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// What was found.
+    /// The result of the last read.
     pub state: LeaseState,
     /// When this process first observed this state, by its own clock. For a deleted lease: when this process last observed a
     /// change of it.
@@ -120,7 +120,7 @@ pub enum StepDown {
     Cleared,
 }
 
-/// What to do about a lease.
+/// The next step for a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Create the lease; it does not exist.

@@ -19,7 +19,7 @@ use crate::lock;
 pub struct Leadership {
     won: Arc<Latch>,
     lost: CancellationToken,
-    /// Until when each lease is certainly held by this process. Empty without an election.
+    /// The time until which each lease is certainly held by this process. Empty without an election.
     valid_until: Arc<Mutex<Vec<Option<Instant>>>>,
     /// The number of driver calls that have begun and have not answered. Dropped calls count too.
     unanswered: Arc<AtomicUsize>,

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use super::*;
 use crate::{clock::TokioClock, gate::Gate, lock};
 
-/// What goes wrong with the calls of one replica.
+/// The fault of the calls of one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fault {
     #[default]

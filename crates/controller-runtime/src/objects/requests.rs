@@ -217,7 +217,7 @@ where
 /// The answer of a call through kube's own API, within [`CALL_TIMEOUT`].
 ///
 /// # Errors
-/// That of the call, or [`ApiError::TimedOut`].
+/// The error of the call, or [`ApiError::TimedOut`].
 pub async fn call<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, ApiError> {
     let answer = tokio::time::timeout(CALL_TIMEOUT, call).await.map_err(|_| ApiError::TimedOut(CALL_TIMEOUT))?;
     answer.map_err(ApiError::from)

@@ -1,5 +1,4 @@
-//! What answers prove: a 404 about an object that was known when the request was sent, and a read about an object that the store
-//! lacks.
+//! Conclusions from answers: from a 404 for an object that was known when the request was sent, and from a read of an object that the store lacks.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -83,7 +82,7 @@ async fn only_an_answer_that_names_the_object_proves_that_it_is_gone(
 }
 
 #[tokio::test]
-async fn a_late_404_says_nothing_about_a_namesake_that_came_meanwhile() {
+async fn a_late_404_does_not_remove_a_new_object_of_the_same_name() {
     let (objects, store) = objects(proof(), |store| {
         store.delete(&machine("1", 7));
         store.apply(machine("2", 9));
@@ -93,7 +92,7 @@ async fn a_late_404_says_nothing_about_a_namesake_that_came_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_late_404_says_nothing_about_an_object_that_was_not_known_when_it_was_asked_for() {
+async fn a_late_404_does_not_remove_an_object_that_was_unknown_at_the_request() {
     let first = Mutex::new(true);
     let (objects, store) = objects(proof(), move |store| {
         if !std::mem::take(&mut *first.lock().unwrap()) {

@@ -9,10 +9,10 @@ use std::{
 use mcm_metrics::{QueueMetrics, Waiting};
 use tokio::time::Instant;
 
-/// From this number of recorded rests on, those that are over are removed.
+/// From this number of recorded rests on, rests that are over are removed.
 const SWEEP_FROM: usize = 256;
 
-/// What must be wake after a key was requested.
+/// The task that must be woken after a key was requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wake {
     /// A worker.

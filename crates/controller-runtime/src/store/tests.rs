@@ -78,7 +78,7 @@ fn a_late_answer_does_not_bring_a_deleted_object_back() {
 }
 
 #[test]
-fn what_a_list_does_not_mention_is_gone_and_what_we_wrote_meanwhile_stays() {
+fn objects_missing_in_a_list_are_gone_and_our_writes_meanwhile_stay() {
     let store = store();
     store.apply(machine("old", "1", 1, "x"));
     store.list_begins();
@@ -100,7 +100,7 @@ fn a_namesake_with_another_uid_replaces_the_object() {
 }
 
 #[test]
-fn a_late_event_of_a_deleted_namesake_does_not_replace_what_we_created() {
+fn a_late_event_of_a_deleted_object_does_not_replace_our_new_one() {
     let store = store();
     store.apply(machine("a", "1", 5, "x"));
     store.observe_write(machine("a", "2", 9, "x"));
@@ -282,7 +282,7 @@ fn after_a_restore_by_a_thousand_versions_the_store_equals_the_list() {
 }
 
 #[test]
-fn a_list_is_believed_over_everything_but_what_was_answered_since_it_began() {
+fn a_list_overrides_everything_except_answers_since_it_began() {
     let store = store();
     store.apply(machine("a", "1", 5, "x"));
     store.apply(machine("b", "2", 6, "x"));

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stored_object_remembers_of_v1alpha1_is_restored() {
+    fn data_of_v1alpha1_in_the_stored_object_is_restored() {
         let alpha = json!({
             "apiVersion": names::API_VERSION_V1ALPHA1, "kind": "MachineDeployment", "metadata": {"name": "d"},
             "spec": {"replicas": 3, "rollbackTo": {"revision": 2}, "selector": {"matchLabels": {"a": "b"}},

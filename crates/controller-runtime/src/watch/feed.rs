@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::Semaphore, time::Instant};
 
 use super::{
-    Guarded, LIST_STALL, OnPoison, Poison, Watching,
+    Guarded, LIST_STALL, OnUndecodable, UndecodableObject, Watching,
     health::Health,
     idle_limit::IdleLimit,
     pauses::{Cause, Pauses},
@@ -43,7 +43,7 @@ pub(super) struct Feed<W, S: Snapshot> {
     pub(super) store: Arc<Store<S>>,
     pub(super) health: Arc<Health>,
     pub(super) lists: Arc<Semaphore>,
-    pub(super) on_poison: OnPoison,
+    pub(super) on_undecodable: OnUndecodable,
     /// How long a connection may deliver nothing.
     pub(super) silent_after: Duration,
     /// The timeout that a watch asks for, in seconds.
@@ -120,7 +120,7 @@ where
         // The semaphore is never closed.
         let _permit = self.lists.acquire().await.ok();
         self.store.list_begins();
-        let mut poisoned = BTreeSet::new();
+        let mut undecodable = BTreeSet::new();
         let mut params = ListParams::default().limit(self.watching.page);
         params.label_selector.clone_from(&self.watching.labels);
         params.field_selector.clone_from(&self.watching.fields);
@@ -148,10 +148,10 @@ where
                     "the API server's history went back, as by a restored backup: nothing is decided until the list is complete"
                 );
             }
-            poisoned.extend(page.items.into_iter().filter_map(|object| self.apply(object)));
+            undecodable.extend(page.items.into_iter().filter_map(|object| self.apply(object)));
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                self.health.keep_undecodable(&poisoned);
+                self.health.keep_undecodable(&undecodable);
                 self.health.listed();
                 self.health.works();
                 self.store.list_ends();
@@ -294,19 +294,19 @@ where
                 None
             }
             Err(undecodable) => {
-                let poison = Poison::of::<W>(*undecodable);
+                let undecodable = UndecodableObject::of::<W>(*undecodable);
                 let key = ObjectKey::new(
-                    poison.object.namespace.clone().unwrap_or_default(),
-                    poison.object.name.clone().unwrap_or_default(),
+                    undecodable.object.namespace.clone().unwrap_or_default(),
+                    undecodable.object.name.clone().unwrap_or_default(),
                 );
                 // The object exists. Its last decodable state is closer to the truth than no object.
-                let version = poison.resource_version.parse().unwrap_or(u64::MAX);
-                self.store.observe_undecodable(&key, &poison.uid, version);
-                if self.health.undecodable(&poison) {
-                    tracing::warn!(kind = self.kind, object = %key, error = poison.error, "undecodable object skipped");
-                    (self.on_poison)(&poison);
+                let version = undecodable.resource_version.parse().unwrap_or(u64::MAX);
+                self.store.observe_undecodable(&key, &undecodable.uid, version);
+                if self.health.record_undecodable(&undecodable) {
+                    tracing::warn!(kind = self.kind, object = %key, error = undecodable.error, "undecodable object skipped");
+                    (self.on_undecodable)(&undecodable);
                 }
-                Some(poison.uid)
+                Some(undecodable.uid)
             }
         }
     }

@@ -1,8 +1,7 @@
 //! Decodes one watched object, so that an undecodable object is a value and not an error of the whole watch.
 //!
-//! kube's `DeserializeGuard` decodes from a copied tree of values. This one decodes from the text of the object, which costs one
-//! copy of the text. It also drops the managed fields of each object at once, so that those of a whole page are never in memory
-//! together.
+//! kube's `DeserializeGuard` decodes from a copied tree of values. This one decodes from the text of the object, which costs one copy of the text. It
+//! also drops the managed fields of each object at once, so that the managed fields of a whole page are never in memory together.
 
 use std::borrow::Cow;
 

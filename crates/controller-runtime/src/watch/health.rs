@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use super::Poison;
+use super::UndecodableObject;
 use crate::lock;
 
 /// The state of one watch, for readiness texts and metrics.
@@ -90,9 +90,9 @@ impl Health {
     }
 
     /// Records an undecodable object. Returns whether this version of it is new.
-    pub(super) fn undecodable(&self, poison: &Poison) -> bool {
-        let version = poison.resource_version.clone();
-        self.lock().undecodable.insert(poison.uid.clone(), version.clone()) != Some(version)
+    pub(super) fn record_undecodable(&self, undecodable: &UndecodableObject) -> bool {
+        let version = undecodable.resource_version.clone();
+        self.lock().undecodable.insert(undecodable.uid.clone(), version.clone()) != Some(version)
     }
 
     /// The object can be decoded, or was deleted.

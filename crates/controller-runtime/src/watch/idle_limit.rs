@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_between_them_begins_the_count_anew() {
+    fn an_event_between_them_begins_the_count_again() {
         let mut idle = IdleLimit::about(LIMIT, 100);
         for _ in 0..9 {
             idle.exceeded();

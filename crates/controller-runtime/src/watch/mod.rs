@@ -53,7 +53,7 @@ pub const PAGE: u32 = 250;
 /// Objects per page of kinds with big objects, such as Pods and Nodes.
 pub const SMALL_PAGE: u32 = 100;
 
-/// Which objects of a kind are watched.
+/// The watched objects of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The objects of one namespace.
@@ -107,7 +107,7 @@ impl<W, K> Watching<W, K> {
 
 /// An object that can't be decoded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Poison {
+pub struct UndecodableObject {
     /// Reference to the object, for an event about it.
     pub object: ObjectReference,
     /// Its UID.
@@ -118,7 +118,7 @@ pub struct Poison {
     pub error: String,
 }
 
-impl Poison {
+impl UndecodableObject {
     fn of<W: Resource<DynamicType = ()>>(undecodable: Undecodable) -> Self {
         let metadata = undecodable.metadata;
         Self {
@@ -139,13 +139,13 @@ impl Poison {
 }
 
 /// Called for each undecodable object, once per version.
-pub type OnPoison = Arc<dyn Fn(&Poison) + Send + Sync>;
+pub type OnUndecodable = Arc<dyn Fn(&UndecodableObject) + Send + Sync>;
 
 /// All watches of the process. Cheap to clone.
 #[derive(Clone)]
 pub struct Watches {
     lists: Arc<Semaphore>,
-    on_poison: OnPoison,
+    on_undecodable: OnUndecodable,
     jitter: Arc<dyn Fn() -> u64 + Send + Sync>,
     silent_after: Duration,
     health: Arc<Mutex<BTreeMap<&'static str, Arc<Health>>>>,
@@ -153,10 +153,10 @@ pub struct Watches {
 
 impl Watches {
     /// No watches yet. `jitter` is a source of random numbers.
-    pub fn new(on_poison: OnPoison, jitter: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
+    pub fn new(on_undecodable: OnUndecodable, jitter: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self {
             lists: Arc::new(Semaphore::new(PARALLEL_LISTS)),
-            on_poison,
+            on_undecodable,
             jitter: Arc::new(jitter),
             silent_after: SILENT_AFTER,
             health: Arc::default(),
@@ -205,7 +205,7 @@ impl Watches {
             store,
             health,
             lists: self.lists,
-            on_poison: self.on_poison,
+            on_undecodable: self.on_undecodable,
             silent_after: self.silent_after,
             lasts: WATCH_SECONDS.start() + extra,
             random: self.jitter,

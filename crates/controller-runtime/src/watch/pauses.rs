@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_adds_a_quarter_at_most_and_success_begins_anew() {
+    fn jitter_adds_at_most_a_quarter_and_a_success_resets_the_pause() {
         let mut pauses = Pauses::default();
         assert_eq!(pauses.after(Cause::Refused, 255).as_millis(), 999);
         pauses.after(Cause::Refused, 0);

@@ -1,4 +1,4 @@
-//! What a watch requests from an API server, and the resulting store for each kind of response.
+//! The requests of a watch to an API server, and the resulting store for each kind of response.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -20,10 +20,10 @@ fn machine(name: &str, version: u64) -> Value {
         "spec": {}})
 }
 
-fn poison(name: &str, version: u64) -> Value {
-    let mut poison = machine(name, version);
-    poison["spec"] = json!(7);
-    poison
+fn undecodable(name: &str, version: u64) -> Value {
+    let mut object = machine(name, version);
+    object["spec"] = json!(7);
+    object
 }
 
 fn event(what: &str, object: &Value) -> Value {
@@ -36,7 +36,7 @@ fn bookmark(version: u64) -> Value {
     event("BOOKMARK", &object)
 }
 
-/// What the API server answers to one request.
+/// The answer of the API server to one request.
 #[derive(Clone)]
 enum Reply {
     /// A list of this version.
@@ -74,9 +74,9 @@ impl Rig {
             store: Arc::new(Store::new(Vec::new())),
             health: Arc::default(),
             lists: Arc::new(Semaphore::new(1)),
-            on_poison: Arc::new(move |poison| {
-                let name = poison.object.name.clone().unwrap_or_default();
-                log.lock().unwrap().push(format!("{name}@{}", poison.resource_version));
+            on_undecodable: Arc::new(move |undecodable| {
+                let name = undecodable.object.name.clone().unwrap_or_default();
+                log.lock().unwrap().push(format!("{name}@{}", undecodable.resource_version));
             }),
             silent_after: Duration::from_secs(90),
             lasts: 180,
@@ -167,7 +167,7 @@ async fn a_list_and_its_watch_fill_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_list_removes_what_it_does_not_mention() {
+async fn a_second_list_removes_missing_objects() {
     let expired = event("ERROR", &json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}));
     let rig = Rig::new(vec![
         Reply::List(1, vec![machine("a", 1)]),
@@ -192,10 +192,10 @@ async fn a_broken_list_removes_nothing_and_releases_its_permit() {
 #[tokio::test(start_paused = true)]
 async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other() {
     let rig = Rig::new(vec![
-        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
+        Reply::List(2, vec![undecodable("bad", 1), machine("good", 2)]),
         Reply::Refused(410),
-        Reply::List(2, vec![poison("bad", 1), machine("good", 2)]),
-        Reply::Silence(vec![event("MODIFIED", &poison("bad", 3))]),
+        Reply::List(2, vec![undecodable("bad", 1), machine("good", 2)]),
+        Reply::Silence(vec![event("MODIFIED", &undecodable("bad", 3))]),
     ]);
     rig.run(5).await;
     assert_eq!(rig.names(), ["good"]);
@@ -205,26 +205,26 @@ async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other()
 
 #[tokio::test(start_paused = true)]
 async fn a_known_object_that_becomes_undecodable_is_not_taken_for_deleted() {
-    let first = vec![event("MODIFIED", &poison("a", 2))];
+    let first = vec![event("MODIFIED", &undecodable("a", 2))];
     let rig = Rig::new(vec![
         Reply::List(1, vec![machine("a", 1)]),
         Reply::Events(first),
         Reply::Refused(410),
-        Reply::List(2, vec![poison("a", 2)]),
+        Reply::List(2, vec![undecodable("a", 2)]),
     ]);
     rig.run(10).await;
     assert_eq!(rig.names(), ["a"]);
-    rig.replies
-        .lock()
-        .unwrap()
-        .extend([Reply::List(2, vec![poison("a", 2)]), Reply::Silence(vec![event("DELETED", &poison("a", 3))])]);
+    rig.replies.lock().unwrap().extend([
+        Reply::List(2, vec![undecodable("a", 2)]),
+        Reply::Silence(vec![event("DELETED", &undecodable("a", 3))]),
+    ]);
     rig.run(10).await;
     assert!(rig.names().is_empty());
     assert_eq!(rig.feed.health.read("machines").undecodable, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_list_that_stands_still_is_begun_anew() {
+async fn a_list_without_progress_begins_again() {
     let rig = Rig::new(vec![Reply::Nothing, Reply::List(1, vec![machine("a", 1)]), Reply::Silence(Vec::new())]);
     rig.run(70).await;
     assert_eq!(rig.asked()[1], (60, None));
@@ -464,7 +464,7 @@ async fn a_lazy_watch_begins_when_it_is_wanted() {
 #[case::forbidden(403, "grant both verbs")]
 #[case::no_crd(404, "mcm manifests crds | kubectl apply -f -")]
 #[case::credentials(401, "does not accept the credentials")]
-fn a_failed_watch_says_what_to_do(#[case] code: u16, #[case] words: &str) {
+fn a_failed_watch_advises_the_user(#[case] code: u16, #[case] words: &str) {
     let status = kube::core::Status { code, message: "refused".to_owned(), ..kube::core::Status::default() };
     let text = refusal("machines", &status).text;
     assert!(text.contains(words) && text.contains("machines"), "{text}");

@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::peer::{Peer, RunningPeer, Script, TestClient, code, cx, request, until};
 
-/// What a peer does with a connection that does not speak gRPC.
+/// The behaviour of a peer that does not speak gRPC on a connection.
 #[derive(Clone, Copy)]
 enum Behaviour {
     Garbage,

@@ -35,7 +35,7 @@ use tonic::{Request, Response};
 type Answered<T> = Result<Response<T>, tonic::Status>;
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, tonic::Status>> + Send>>;
 
-/// What the peer answers. Tests change single fields.
+/// The answers of the peer. Tests change single fields.
 #[derive(Clone)]
 pub struct Script {
     pub info: GetInfoResponse,
@@ -76,7 +76,7 @@ impl Default for Script {
     }
 }
 
-/// What a peer has received.
+/// The requests that a peer has received.
 #[derive(Default)]
 pub struct Recorded {
     pub creations: Mutex<Vec<MachineRequest>>,

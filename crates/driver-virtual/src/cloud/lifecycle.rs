@@ -41,7 +41,7 @@ pub(super) enum Due {
     Forgotten,
 }
 
-/// What the kubelet of a VM must do.
+/// The next action of the kubelet of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeAction {
     /// Show the stage of the VM on the Node.
@@ -59,7 +59,7 @@ pub struct NodeNotice {
     pub vm: VmRef,
     /// The name of the Node.
     pub node: Box<str>,
-    /// What to do.
+    /// The action.
     pub action: NodeAction,
 }
 

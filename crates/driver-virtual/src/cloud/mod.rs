@@ -153,7 +153,7 @@ impl Cloud {
         self.revision += 1;
     }
 
-    /// The number of VMs, with those that are being created or deleted.
+    /// The number of VMs, including VMs that are being created or deleted.
     pub const fn len(&self) -> usize {
         self.fleet.len()
     }

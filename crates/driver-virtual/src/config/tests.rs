@@ -1,4 +1,4 @@
-//! What a configuration may contain, and how mistakes are reported.
+//! The permitted contents of a configuration, and the reports about mistakes.
 
 use rstest::rstest;
 

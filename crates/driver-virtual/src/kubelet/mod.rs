@@ -33,7 +33,7 @@ use controller_runtime::{
     key::ObjectKey,
     snapshot::Snapshot,
     store::{Change, Store},
-    watch::{Poison, Scope, Watches, Watching},
+    watch::{Scope, UndecodableObject, Watches, Watching},
 };
 use futures::{
     FutureExt, StreamExt,
@@ -145,7 +145,7 @@ impl Kubelet {
         let drawn = AtomicU64::new(0);
         let jitter = move || Fingerprint::of(&drawn.fetch_add(1, Ordering::Relaxed).to_string());
         // The watch itself logs objects that can't be decoded.
-        let watches = Watches::new(Arc::new(|_: &Poison| ()), jitter);
+        let watches = Watches::new(Arc::new(|_: &UndecodableObject| ()), jitter);
         let events: Events = Arc::new(Latest::new());
         let bound = all().with_fields("spec.nodeName!=");
         let mut feeds = pin!(join3(

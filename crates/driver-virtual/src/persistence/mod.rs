@@ -31,7 +31,7 @@ pub use self::config_maps::ConfigMapAccess;
 use self::{config_maps::ConfigMaps, file::JournalFile, json::FleetFile};
 use super::cloud::{Cloud, Entry};
 
-/// Where a simulation stores its state.
+/// The place where a simulation stores its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum StatePlace {
     /// Nowhere. VMs are restored from the simulated Nodes of the target cluster.

@@ -1,7 +1,7 @@
 //! The stored data of earlier versions: it is still read, and the same bytes are still written.
 //!
-//! The version before the sinks of the journal wrote the fixtures. A scenario that writes other data, or a fixture that can't be read, breaks
-//! existing clusters and fleets.
+//! The fixtures come from the last version before the journal got its sinks. A scenario that writes other data, or a fixture that can't be
+//! read, breaks existing clusters and fleets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -106,7 +106,7 @@ async fn config_maps_of_an_earlier_version_are_written_and_read() {
     assert_eq!(cloud.vm_count(), 8);
     let data = |objects: Value| objects["vms"]["data"].clone();
     let kept = data(serde_json::to_value(&server.lock().unwrap().objects).unwrap());
-    assert_eq!(kept, data(serde_json::from_str(CONFIG_MAPS).unwrap()), "nothing of it changes by being read");
+    assert_eq!(kept, data(serde_json::from_str(CONFIG_MAPS).unwrap()), "reading changes nothing");
 }
 
 #[tokio::test(start_paused = true)]

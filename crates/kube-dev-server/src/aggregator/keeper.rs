@@ -173,7 +173,8 @@ impl Server {
         }
     }
 
-    /// Creates the registrations of the groups that this server serves itself, and deletes those of groups that it does not serve any more.
+    /// Creates the registrations of the groups that this server serves itself, and deletes the registrations of groups that it does not serve any
+    /// more.
     pub(crate) fn register_local(&self) {
         let wanted = registration::local_registrations(&self.registry(), self.now());
         let stored = self.store.list(&registrations(), "").objects;

@@ -104,7 +104,7 @@ impl Aggregator {
         self.backends().values().map(|backend| backend.foreign()).collect()
     }
 
-    /// Plain discovery of all groups, including those of extension API servers.
+    /// Plain discovery of all groups, including the groups of extension API servers.
     pub(super) fn group_list(&self, local: Value, registry: &Registry) -> Value {
         merge::group_list(local, &self.foreign(), |group| priority(registry, group))
     }
@@ -114,7 +114,7 @@ impl Aggregator {
         merge::group(local, &self.foreign(), name)
     }
 
-    /// Aggregated discovery of all groups, including those of extension API servers.
+    /// Aggregated discovery of all groups, including the groups of extension API servers.
     pub(super) fn aggregated(&self, local: Value, registry: &Registry) -> Value {
         merge::aggregated(local, &self.foreign(), |group| priority(registry, group))
     }

@@ -1,9 +1,8 @@
 //! The built-in controllers that clients rely on: garbage collection, namespaces, definitions, budgets, nodes, accounts, events.
 //!
 //! The task in this file follows all changes. Each controller has a file of its own. The task decides at once what a change requires. The resulting
-//! requests go through the API like those of any client ([`requests`]), several at the same time ([`work`]). Failed requests are retried later
-//! ([`retries`]).
-//! Source: spec/extension-apiserver §6.1, §6.3.
+//! requests go through the API like the requests of any client ([`requests`]), several at the same time ([`work`]). Failed requests are retried later
+//! ([`retries`]). Source: spec/extension-apiserver §6.1, §6.3.
 
 mod accounts;
 mod budgets;

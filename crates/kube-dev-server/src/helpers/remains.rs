@@ -1,5 +1,5 @@
-//! The remaining contents of a namespace that is being deleted, and the conditions about them. The texts are those of the namespace controller of a
-//! cluster, because clients read them.
+//! The remaining contents of a namespace that is being deleted, and the conditions about them. The texts are the same as in the namespace controller
+//! of a cluster, because clients read them.
 //!
 //! Source: k8s.io/kubernetes/pkg/controller/namespace/deletion.
 

@@ -1,8 +1,7 @@
 //! Checks whether the schema of a definition is structural.
 //!
-//! The rules and messages are those of the apiextensions server (`schema/validation.go`, `apis/apiextensions/validation`). The cost of CEL rules is
-//! not checked.
-//! Source: spec/extension-apiserver §6.4; Kubernetes, "Specifying a structural schema".
+//! The rules and messages are the same as in the apiextensions server (`schema/validation.go`, `apis/apiextensions/validation`). The cost of CEL
+//! rules is not checked. Source: spec/extension-apiserver §6.4; Kubernetes, "Specifying a structural schema".
 
 use serde_json::{Map, Value};
 

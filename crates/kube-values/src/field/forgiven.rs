@@ -33,7 +33,7 @@ impl Forgiven {
         self.of_rule(rule).kept.push(identity);
     }
 
-    /// Adds the refusals of a rule that were only counted before. They follow those that were kept.
+    /// Adds the refusals of a rule that were only counted before. They follow the refusals that were kept.
     pub(super) fn add_counted(&mut self, rule: RuleId, identities: Vec<Identity>) {
         if !identities.is_empty() {
             self.of_rule(rule).counted = identities;

@@ -50,7 +50,7 @@ fn quantity(text: &str) -> Quantity {
 #[case::binary_is_capped("8Ei", "9223372036854775807")]
 #[case::binary_is_capped_below("-8Ei", "-9223372036854775807")]
 #[case::almost_the_cap("7Ei", "7Ei")]
-fn what_go_accepts_is_read_and_printed_canonically(#[case] text: &str, #[case] canonical: &str) {
+fn quantities_that_go_accepts_are_printed_canonically(#[case] text: &str, #[case] canonical: &str) {
     assert_eq!(quantity(text).to_string(), canonical);
 }
 

@@ -26,7 +26,7 @@ pub enum Scope {
     Namespace(String),
 }
 
-/// What the API server does with a request while no webhook answers.
+/// The API server's treatment of a request while no webhook answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailurePolicy {
     /// It lets the request pass.

@@ -1,11 +1,11 @@
 //! Optional `ValidatingAdmissionPolicies`: rules that apply while no webhook answers (spec/api-and-admission §6.3).
 //!
 //! The schemas of the definitions can check neither metadata nor the user. The API server can check these with three policies: the content of an
-//! object (P-1), forbidden changes (P-2), and the user who writes a status (P-3, a warning only). Messages and rule ids are those of the webhooks.
-//! The policies never block what the webhooks would allow: users of the controllers are exempt, each part of an object that was stored with a mistake
-//! is forgiven, objects that are being deleted are ignored, and an expression that fails lets the request pass. The users are part of the policies
-//! and not of a parameter object, because a missing parameter object would allow or deny all requests.
-//! The policies need an API server of 1.30 or later.
+//! object (P-1), forbidden changes (P-2), and the user who writes a status (P-3, a warning only). Messages and rule ids are the same as in the
+//! webhooks. The policies never block what the webhooks would allow: users of the controllers are exempt, each part of an object that was stored with
+//! a mistake is forgiven, objects that are being deleted are ignored, and an expression that fails lets the request pass. The users are part of the
+//! policies and not of a parameter object, because a missing parameter object would allow or deny all requests. The policies need an API server of
+//! 1.30 or later.
 
 mod expressions;
 

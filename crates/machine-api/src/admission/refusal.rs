@@ -1,4 +1,4 @@
-//! Why a review could not be read: the whole reason for the caller, and a reason without content of an object for the log.
+//! The reason why a review could not be read: the full reason for the caller, and a reason without the content of objects for the log.
 
 use serde_json::error::Category;
 
@@ -23,7 +23,8 @@ impl Refusal {
         Self { for_logs: reason.clone(), reason }
     }
 
-    /// Makes a refusal of an error of the JSON parser. If a value has the wrong type, the reason quotes the value, and the text for logs does not.
+    /// Makes a refusal from an error of the JSON parser. If a value has the wrong type, the reason quotes the value, and the text for logs does
+    /// not.
     pub fn of_json(what: &str, error: &serde_json::Error) -> Self {
         let reason = cut(&format!("{what}: {error}"));
         let for_logs = match error.classify() {

@@ -218,7 +218,7 @@ impl Request<'_> {
         }
     }
 
-    /// What happens to the dependents of a deleted object. The older option is used only if the newer one is absent.
+    /// Whether the dependents of a deleted object are deleted too. The older option is used only if the newer one is absent.
     fn dependents(&self) -> Dependents {
         let Some(options) = &self.options else { return Dependents::Collected };
         let orphaned = match &options.propagation_policy {

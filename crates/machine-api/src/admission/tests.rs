@@ -469,7 +469,7 @@ fn owner(conditions: &str) -> Value {
     json!({"metadata": {"name": "s1", "namespace": "default", "uid": "u1"}, "spec": {"template": {"spec": {"nodeConditions": conditions}}}})
 }
 
-/// What is read from the API server before the answer.
+/// The object that is read from the API server before the answer.
 enum Read {
     Nothing,
     /// The owner, or `None` if there is none.
@@ -603,12 +603,12 @@ proptest! {
         version in prop::sample::select(vec!["v1alpha1", "v1beta1"]),
         operation in prop::sample::select(vec!["CREATE", "UPDATE"]),
         place in any::<prop::sample::Index>(),
-        poison in arbitrary_json(),
+        value in arbitrary_json(),
     ) {
         let mut object = full_object(kind);
         let mut all = Vec::new();
         places(&object, "", &mut all);
-        *object.pointer_mut(&all[place.index(all.len())]).unwrap() = poison;
+        *object.pointer_mut(&all[place.index(all.len())]).unwrap() = value;
         let mut body: Value = serde_json::from_slice(&review(json!({"kind": {"kind": kind, "version": version}, "operation": operation}))).unwrap();
         body["request"]["oldObject"] = full_object(kind);
         body["request"]["object"] = object.clone();
@@ -633,16 +633,16 @@ proptest! {
     fn invalid_stored_objects_can_be_updated_without_new_mistakes(
         kind in prop::sample::select(vec!["Machine", "MachineSet", "MachineDeployment", "MachineClass"]),
         place in any::<prop::sample::Index>(),
-        poison in arbitrary_json(),
+        value in arbitrary_json(),
         other_place in any::<prop::sample::Index>(),
-        other_poison in arbitrary_json(),
+        other_value in arbitrary_json(),
     ) {
         let mut stored = full_object(kind);
-        for (place, poison) in [(place, poison), (other_place, other_poison)] {
+        for (place, value) in [(place, value), (other_place, other_value)] {
             let mut all = Vec::new();
             places(&stored, "", &mut all);
             let inside: Vec<_> = all.iter().filter(|place| !place.is_empty() && !place.starts_with("/metadata")).collect();
-            *stored.pointer_mut(inside[place.index(inside.len())]).unwrap() = poison;
+            *stored.pointer_mut(inside[place.index(inside.len())]).unwrap() = value;
         }
         let (mut labelled, mut released) = (stored.clone(), stored.clone());
         labelled["metadata"]["labels"]["new"] = json!("label");

@@ -1,6 +1,6 @@
 //! Estimates the memory of a JSON text before it is parsed.
 //!
-//! A few bytes of JSON can take a hundred times as many in memory: `{"":0},` is a map. A text that would take more memory than any object of an API
+//! A few bytes of JSON can take a hundred times as much memory: `{"":0},` is a map. A text that would take more memory than any object of an API
 //! server is refused before parsing.
 
 /// The approximate bytes of an object with its first entry.
@@ -9,7 +9,7 @@ const OBJECT: usize = 640;
 const ENTRY: usize = 64;
 /// The limit for one review. API servers accept requests of 3 MiB, and their largest stored objects take a tenth of this limit.
 pub const MAX_WEIGHT: usize = 96 << 20;
-/// Texts below this length never take too much.
+/// Texts below this length never take too much memory.
 const LIGHT: usize = MAX_WEIGHT / OBJECT;
 
 /// Whether the values of a text would take too much memory. Brackets inside strings count too, so that the estimate is never too low.
@@ -29,7 +29,7 @@ fn count(text: &[u8], is_meant: impl Fn(u8) -> bool) -> usize {
     text.chunks(PIECE).map(|piece| usize::from(piece.iter().map(|byte| u8::from(is_meant(*byte))).sum::<u8>())).sum()
 }
 
-/// The reason for refusing such a text.
+/// The reason for refusing a text that is too heavy.
 pub fn too_heavy(what: &str) -> String {
     format!("{what} is too complex: reading it would take more than {} MiB", MAX_WEIGHT >> 20)
 }

@@ -42,7 +42,7 @@ pub(super) fn up<'a>(conditions: &Json<'a>) -> Option<Json<'a>> {
 
 /// The list in the shape of v1alpha1, without the values that stand for "none". `None` if there is no list.
 ///
-/// `origin` is the list that these conditions were converted from. Entries that are equal to those of `origin` are shared with it.
+/// `origin` is the list that these conditions were converted from. Entries that are equal to entries of `origin` are shared with it.
 pub(super) fn down<'a>(conditions: &Json<'a>, update_time: UpdateTime, origin: Option<&Json<'a>>) -> Option<Json<'a>> {
     let conditions = conditions.as_array()?;
     let mut origins = origin.and_then(Json::as_array).unwrap_or_default().iter();

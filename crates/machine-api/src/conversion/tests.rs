@@ -149,7 +149,7 @@ fn k8_a_bare_condition_gets_reason_and_time() {
 }
 
 #[test]
-fn a_reason_that_says_unknown_is_kept() {
+fn a_reason_unknown_is_kept() {
     let condition = json!({"type": "Frozen", "status": "True", "reason": "Unknown"});
     let set = alpha("MachineSet", json!({"status": {"machineSetCondition": [condition]}}));
     let there = up(&set);

@@ -1,4 +1,4 @@
-//! What several kinds share: class reference, template, last operation, references.
+//! Types that several kinds share: class reference, template, last operation, references.
 
 use k8s_openapi::{
     api::core::v1::NodeSpec,
@@ -14,7 +14,7 @@ use kube_values::{
     string_enum,
 };
 
-/// Names the class of a machine.
+/// Reference to the class of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassSpec {
@@ -29,7 +29,7 @@ pub struct ClassSpec {
     pub name: String,
 }
 
-/// What is synced from a machine to its Node: labels, annotations and taints.
+/// Labels, annotations and taints that are copied from a machine to its Node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeTemplateSpec {
@@ -43,7 +43,7 @@ pub struct NodeTemplateSpec {
     pub spec: NodeSpec,
 }
 
-/// What new machines of a set or deployment look like.
+/// Template of the new machines of a set or deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineTemplateSpec {
@@ -57,11 +57,11 @@ pub struct MachineTemplateSpec {
 }
 
 string_enum! {
-    /// Where the last operation stands.
+    /// State of the last operation.
     pub enum OperationState {
         /// Never set.
         Unset = "",
-        /// Under way, or about to be.
+        /// In progress, or about to start.
         Processing = "Processing",
         /// It failed and may be tried again.
         Failed = "Failed",
@@ -71,7 +71,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// What the last operation was.
+    /// Type of the last operation.
     pub enum OperationType {
         /// Never set.
         Unset = "",
@@ -95,7 +95,7 @@ string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LastOperation {
-    /// What happened, for people; during a deletion also the stage.
+    /// Description for people, during a deletion with the stage.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Name of a machine code, such as `ResourceExhausted`; cluster-autoscaler reads it.
@@ -104,15 +104,15 @@ pub struct LastOperation {
     /// When it was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
-    /// Where it stands.
+    /// State of the operation.
     #[serde(skip_serializing_if = "OperationState::is_empty")]
     pub state: OperationState,
-    /// What it is.
+    /// Type of the operation.
     #[serde(rename = "type", skip_serializing_if = "OperationType::is_empty")]
     pub operation: OperationType,
 }
 
-/// A machine that failed, as a set's or deployment's status lists it.
+/// A failed machine in the status of a set or deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSummary {

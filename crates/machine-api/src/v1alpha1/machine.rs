@@ -22,20 +22,20 @@ pub struct Machine {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineSpec,
-    /// What is.
+    /// Observed state of the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineStatus,
 }
 resource!(Machine, "machines");
 
-/// What a machine should be. Also the `spec` of the templates of sets and deployments.
+/// Desired state of a machine. Also the `spec` of the templates of sets and deployments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSpec {
-    /// The class that says how to make the VM.
+    /// Class with the configuration of the VM.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub class: ClassSpec,
     /// The VM's identity at the provider; written by the machine controller.
@@ -49,21 +49,21 @@ pub struct MachineSpec {
     pub configuration: MachineConfiguration,
 }
 
-/// Time limits and health settings of a machine; what is absent is decided by flags. Synced to existing machines
-/// without a rollout.
+/// Time limits and health settings of a machine. Flags set the values of absent fields. Copied to existing machines without a
+/// rollout.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineConfiguration {
-    /// After it, pods are deleted by force. Flag: `--machine-drain-timeout`.
+    /// Time after which pods are deleted by force. Flag: `--machine-drain-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<GoDuration>,
-    /// Unhealthy this long means Failed. Flag: `--machine-health-timeout`.
+    /// Time after which an unhealthy machine is Failed. Flag: `--machine-health-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_timeout: Option<GoDuration>,
-    /// Not Running this long means Failed. Flag: `--machine-creation-timeout`.
+    /// Time after which a machine that never ran is Failed. Flag: `--machine-creation-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timeout: Option<GoDuration>,
-    /// An in-place update longer than this has failed. Flag: `--machine-inplace-update-timeout`.
+    /// Time after which an in-place update has failed. Flag: `--machine-inplace-update-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_place_update_timeout: Option<GoDuration>,
     /// How long a failed machine is preserved. Flag: `--machine-preserve-timeout`.
@@ -80,33 +80,33 @@ pub struct MachineConfiguration {
     pub node_conditions: Option<String>,
 }
 
-/// What a machine is.
+/// Observed state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineStatus {
     /// Addresses of the VM; only without a target cluster.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<NodeAddress>,
-    /// Copy of the Node's conditions; nobody else writes here (decisions.md 30).
+    /// Copy of the Node's conditions; other programs must not write it (decisions.md 30).
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<NodeCondition>,
-    /// What was last done with the machine.
+    /// Last operation on the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub last_operation: LastOperation,
-    /// The phase and its clock.
+    /// The phase and its time limit.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub current_status: CurrentStatus,
-    /// Opaque memory of the driver.
+    /// State that only the driver reads.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub last_known_state: String,
-    /// Why the machine is not where it should be: one `Progressing` condition (decisions.md 30). Not in the original.
+    /// Reason why the machine is not in its intended state: one `Progressing` condition (decisions.md 30). Not in the original.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "nodes::condition_map")]
     pub machine_conditions: Vec<Condition>,
 }
 
 string_enum! {
-    /// Where a machine stands (spec/machine-controller §1.7).
+    /// The phase of a machine (spec/machine-controller §1.7).
     pub enum MachinePhase {
         /// New, or restored without status.
         Unset = "",
@@ -133,7 +133,7 @@ string_enum! {
     }
 }
 
-/// The phase of a machine and the clock that runs in it.
+/// The phase of a machine and its time limit.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CurrentStatus {

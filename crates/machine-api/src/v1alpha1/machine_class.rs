@@ -31,19 +31,19 @@ pub struct MachineClass {
     /// User data, and possibly credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretReference>,
-    /// Credentials; its keys win over those of `secret_ref`.
+    /// Credentials; its keys have precedence over the keys of `secretRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<SecretReference>,
-    /// What a node of this class offers, for scaling from zero.
+    /// Resources of a node of this class, for scaling from zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_template: Option<NodeTemplate>,
-    /// What is known about the class; without a status subresource, as the original has none. Not in the original.
+    /// Observed state of the class. Not in the original.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineClassStatus,
 }
 resource!(MachineClass, "machineclasses");
 
-/// What a node of a class offers.
+/// Resources of a node of a class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend(
@@ -71,11 +71,11 @@ pub struct NodeTemplate {
     pub architecture: Option<String>,
 }
 
-/// What is known about a class.
+/// Observed state of a class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineClassStatus {
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
     /// Machines that use the class.

@@ -21,28 +21,28 @@ pub struct MachineDeployment {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the deployment.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineDeploymentSpec,
-    /// What is.
+    /// Observed state of the deployment.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineDeploymentStatus,
 }
 resource!(MachineDeployment, "machinedeployments");
 
-/// What a deployment should be.
+/// Desired state of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["template"]))]
 pub struct MachineDeploymentSpec {
-    /// Wanted machines.
+    /// Wanted number of machines.
     #[serde(deserialize_with = "null_as_default")]
     pub replicas: i32,
-    /// Which sets and machines belong to the deployment.
+    /// Selector of the sets and machines of the deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
-    /// What new machines look like.
+    /// Template of new machines.
     #[serde(deserialize_with = "null_as_default")]
     pub template: MachineTemplateSpec,
     /// How machines are replaced.
@@ -51,10 +51,10 @@ pub struct MachineDeploymentSpec {
     /// Seconds a machine must be ready to count as available.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub min_ready_seconds: i32,
-    /// How many old sets are kept; absent keeps all.
+    /// Number of old sets that are kept; absent keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision_history_limit: Option<i32>,
-    /// No rollout while set.
+    /// Whether rollouts are paused.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub paused: bool,
     /// Deprecated: return to an earlier revision.
@@ -63,7 +63,7 @@ pub struct MachineDeploymentSpec {
     /// Seconds without progress after which the rollout counts as stuck; absent means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
-    /// How many Failed machines a set may keep automatically.
+    /// Number of Failed machines that a set may keep automatically.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub auto_preserve_failed_machine_max: i32,
 }
@@ -83,7 +83,7 @@ string_enum! {
 }
 
 string_enum! {
-    /// Who picks the machines of an in-place update.
+    /// Whether the controller or the user selects the machines of an in-place update.
     pub enum OrchestrationType {
         /// Never set; refused by validation.
         Unset = "",
@@ -98,7 +98,7 @@ string_enum! {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeploymentStrategy {
-    /// Which way.
+    /// Type of the strategy.
     #[serde(rename = "type", skip_serializing_if = "StrategyType::is_empty")]
     pub strategy_type: StrategyType,
     /// Settings of `RollingUpdate`.
@@ -109,14 +109,14 @@ pub struct MachineDeploymentStrategy {
     pub in_place_update: Option<InPlaceUpdate>,
 }
 
-/// How far a rolling update may stray from the wanted number.
+/// Limits of a rolling update.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RollingUpdate {
     /// Machines that may be missing; percentages round down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// Machines that may be there in addition; percentages round up.
+    /// Machines that may exist in addition; percentages round up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrString>,
 }
@@ -128,10 +128,10 @@ pub struct InPlaceUpdate {
     /// Machines that may be missing; percentages round down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_unavailable: Option<IntOrString>,
-    /// Machines that may be there in addition; percentages round up.
+    /// Machines that may exist in addition; percentages round up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_surge: Option<IntOrString>,
-    /// Who picks the machines.
+    /// Whether the controller or the user selects the machines.
     #[serde(skip_serializing_if = "OrchestrationType::is_empty")]
     pub orchestration_type: OrchestrationType,
 }
@@ -145,11 +145,11 @@ pub struct RollbackConfig {
     pub revision: i64,
 }
 
-/// What a deployment is.
+/// Observed state of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeploymentStatus {
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
     /// Machines of all sets.
@@ -170,7 +170,7 @@ pub struct MachineDeploymentStatus {
     /// Failed machines that are preserved.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub preserved_failed_replicas: i32,
-    /// How often a template hash was taken already.
+    /// Number of collisions of template hashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
     /// Conditions.
@@ -207,21 +207,21 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["status", "type"]))]
 pub struct MachineDeploymentCondition {
-    /// Which condition.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub condition_type: MachineDeploymentConditionType,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: ConditionStatus,
-    /// When it was last looked at and changed.
+    /// Time of the last update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_update_time: Option<Time>,
-    /// Since when the status is as it is.
+    /// Time of the last change of the status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// Why, for programs.
+    /// Reason for programs, as one word.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people.
+    /// Message for people.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

@@ -18,48 +18,48 @@ pub struct MachineSet {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the set.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineSetSpec,
-    /// What is.
+    /// Observed state of the set.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineSetStatus,
 }
 resource!(MachineSet, "machinesets");
 
-/// What a set should be.
+/// Desired state of a set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetSpec {
-    /// Wanted machines.
+    /// Wanted number of machines.
     #[serde(deserialize_with = "null_as_default")]
     pub replicas: i32,
-    /// Which machines belong to the set.
+    /// Selector of the machines of the set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
-    /// Dead field; only a metric reads it.
+    /// Unused field; only a metric reads it.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub machine_class: ClassSpec,
-    /// What new machines look like.
+    /// Template of new machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub template: MachineTemplateSpec,
     /// Seconds a machine must be ready to count as available.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub min_ready_seconds: i32,
-    /// How many Failed machines may be kept automatically.
+    /// Number of Failed machines that may be kept automatically.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub auto_preserve_failed_machine_max: i32,
 }
 
-/// What a set is.
+/// Observed state of a set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetStatus {
-    /// Machines of the set, terminating ones included.
+    /// Machines of the set, including terminating machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub replicas: i32,
-    /// Machines that carry all labels of the template.
+    /// Machines that have all labels of the template.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub fully_labeled_replicas: i32,
     /// Machines in phase Running.
@@ -74,7 +74,7 @@ pub struct MachineSetStatus {
     /// Machines preserved automatically.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub auto_preserve_failed_machine_count: i32,
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
     /// Conditions; the name is singular in JSON.
@@ -110,11 +110,11 @@ string_enum! {
 string_enum! {
     /// Whether a condition holds.
     pub enum ConditionStatus {
-        /// It cannot be told.
+        /// It is unknown whether the condition holds.
         Unknown = "Unknown",
-        /// It holds.
+        /// The condition holds.
         True = "True",
-        /// It does not.
+        /// The condition does not hold.
         False = "False",
     }
 }
@@ -124,18 +124,18 @@ string_enum! {
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["status", "type"]))]
 pub struct MachineSetCondition {
-    /// Which condition.
+    /// Type of the condition.
     #[serde(rename = "type")]
     pub condition_type: MachineSetConditionType,
-    /// Whether it holds.
+    /// Whether the condition holds.
     pub status: ConditionStatus,
-    /// Since when.
+    /// Time of the last change of the status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// Why, for programs.
+    /// Reason for programs, as one word.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people.
+    /// Message for people.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

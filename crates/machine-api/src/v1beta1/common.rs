@@ -1,4 +1,4 @@
-//! What several kinds share: class reference, template, operation.
+//! Types that several kinds share: class reference, template, operation.
 
 use k8s_openapi::{
     api::core::v1::Taint,
@@ -18,7 +18,7 @@ use kube_values::{
     string_enum,
 };
 
-/// Names the class of a machine.
+/// Reference to the class of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClassReference {
@@ -33,7 +33,7 @@ pub struct ClassReference {
     pub name: String,
 }
 
-/// What is synced from a machine to its Node.
+/// Metadata and taints that are copied from a machine to its Node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeTemplateSpec {
@@ -66,7 +66,7 @@ pub struct NodeTaints {
     pub taints: Vec<Taint>,
 }
 
-/// What new machines of a set or deployment look like.
+/// Template of the new machines of a set or deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineTemplateSpec {
@@ -80,11 +80,11 @@ pub struct MachineTemplateSpec {
 }
 
 string_enum! {
-    /// What a deletion does next.
+    /// Next step of a deletion.
     pub enum NextStep {
         /// Nothing is planned.
         Unset = "",
-        /// Look whether the VM exists.
+        /// Check whether the VM exists.
         GetVmStatus = "GetVMStatus",
         /// Drain the node.
         InitiateDrain = "InitiateDrain",
@@ -94,16 +94,16 @@ string_enum! {
         InitiateVmDeletion = "InitiateVMDeletion",
         /// Delete the Node.
         InitiateNodeDeletion = "InitiateNodeDeletion",
-        /// Let go of the machine.
+        /// Release the machine.
         InitiateFinalizerRemoval = "InitiateFinalizerRemoval",
     }
 }
 
-/// The last thing that was done with an object.
+/// The last operation on an object.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Operation {
-    /// What happened, for people.
+    /// Description for people.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Name of a machine code, such as `ResourceExhausted`.
@@ -112,18 +112,18 @@ pub struct Operation {
     /// When it was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_time: Option<Time>,
-    /// Where it stands.
+    /// State of the operation.
     #[serde(skip_serializing_if = "OperationState::is_empty")]
     pub state: OperationState,
-    /// What it is.
+    /// Type of the operation.
     #[serde(rename = "type", skip_serializing_if = "OperationType::is_empty")]
     pub operation: OperationType,
-    /// What comes next, during a deletion.
+    /// Next step of a deletion.
     #[serde(skip_serializing_if = "NextStep::is_empty")]
     pub next_step: NextStep,
 }
 
-/// A machine that failed, as a set's or deployment's status lists it.
+/// A failed machine in the status of a set or deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailedMachine {

@@ -25,20 +25,20 @@ pub struct Machine {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineSpec,
-    /// What is.
+    /// Observed state of the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineStatus,
 }
 resource!(Machine, "machines", crate::names::V1BETA1);
 
-/// What a machine should be. Also the `spec` of the templates of sets and deployments.
+/// Desired state of a machine. Also the `spec` of the templates of sets and deployments.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSpec {
-    /// The class that says how to make the VM.
+    /// Class with the configuration of the VM.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub class_ref: ClassReference,
     /// The VM's identity at the provider; written by the machine controller.
@@ -47,7 +47,7 @@ pub struct MachineSpec {
     /// Labels, annotations and taints of the Node.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub node_template: NodeTemplateSpec,
-    /// Time limits and health settings; what is absent is decided by flags.
+    /// Time limits and health settings; flags set the values of absent fields.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub lifecycle: Lifecycle,
 }
@@ -56,16 +56,16 @@ pub struct MachineSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Lifecycle {
-    /// After it, pods are deleted by force. Flag: `--machine-drain-timeout`.
+    /// Time after which pods are deleted by force. Flag: `--machine-drain-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<GoDuration>,
-    /// Not Running this long means Failed. Flag: `--machine-creation-timeout`.
+    /// Time after which a machine that never ran is Failed. Flag: `--machine-creation-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_timeout: Option<GoDuration>,
-    /// Unhealthy this long means Failed. Flag: `--machine-health-timeout`.
+    /// Time after which an unhealthy machine is Failed. Flag: `--machine-health-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health_timeout: Option<GoDuration>,
-    /// An in-place update longer than this has failed. Flag: `--machine-inplace-update-timeout`.
+    /// Time after which an in-place update has failed. Flag: `--machine-inplace-update-timeout`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_place_update_timeout: Option<GoDuration>,
     /// How long a failed machine is preserved. Flag: `--machine-preserve-timeout`.
@@ -92,14 +92,14 @@ string_enum! {
     }
 }
 
-/// What a machine is.
+/// Observed state of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineStatus {
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
-    /// Where the machine stands.
+    /// Phase of the machine.
     #[serde(skip_serializing_if = "MachinePhase::is_empty")]
     pub phase: MachinePhase,
     /// Start of the counted timeout.
@@ -111,14 +111,14 @@ pub struct MachineStatus {
     /// End of the preservation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preserve_expiry_time: Option<Time>,
-    /// What was last done with the machine.
+    /// Last operation on the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub operation: Operation,
-    /// Why the machine is where it is.
+    /// Conditions that explain the state of the machine.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "nodes::condition_map")]
     pub conditions: Vec<Condition>,
-    /// The Node of the machine, as the label `node` names it.
+    /// The Node of the machine, from its label `node`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeReference>,
     /// Copy of the Node's conditions.
@@ -127,12 +127,12 @@ pub struct MachineStatus {
     /// Addresses of the VM; only without a target cluster.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<NodeAddress>,
-    /// Opaque memory of the driver.
+    /// State that only the driver reads.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "String::is_empty")]
     pub last_known_state: String,
 }
 
-/// Names a Node of the target cluster.
+/// Reference to a Node of the target cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeReference {

@@ -22,7 +22,7 @@ pub struct MachineClass {
     /// How VMs are made.
     #[serde(deserialize_with = "null_as_default")]
     pub spec: MachineClassSpec,
-    /// What is known about the class.
+    /// Observed state of the class.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineClassStatus,
 }
@@ -42,10 +42,10 @@ pub struct MachineClassSpec {
     /// User data, and possibly credentials.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user_data_secret_ref: Option<SecretReference>,
-    /// Credentials; its keys win over those of `userDataSecretRef`.
+    /// Credentials; its keys have precedence over the keys of `userDataSecretRef`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_secret_ref: Option<SecretReference>,
-    /// What a node of this class offers, for scaling from zero.
+    /// Resources of a node of this class, for scaling from zero.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_template: Option<NodeTemplate>,
 }

@@ -18,29 +18,29 @@ pub struct MachineDeployment {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the deployment.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineDeploymentSpec,
-    /// What is.
+    /// Observed state of the deployment.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineDeploymentStatus,
 }
 resource!(MachineDeployment, "machinedeployments", crate::names::V1BETA1);
 
-/// What a deployment should be. To return to an earlier revision, apply its template again or set the annotation
+/// Desired state of a deployment. To return to an earlier revision, apply its template again or set the annotation
 /// `deployment.machine.sapcloud.io/rollback-to`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["strategy", "template"]))]
 pub struct MachineDeploymentSpec {
-    /// Wanted machines.
+    /// Wanted number of machines.
     #[serde(deserialize_with = "null_as_default")]
     pub replicas: i32,
-    /// Which sets and machines belong to the deployment.
+    /// Selector of the sets and machines of the deployment.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
-    /// What new machines look like.
+    /// Template of new machines.
     #[serde(deserialize_with = "null_as_default")]
     pub template: MachineTemplateSpec,
     /// How machines are replaced.
@@ -49,26 +49,26 @@ pub struct MachineDeploymentSpec {
     /// Seconds a machine must be ready to count as available.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub min_ready_seconds: i32,
-    /// How many old sets are kept; absent keeps all.
+    /// Number of old sets that are kept; absent keeps all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub revision_history_limit: Option<i32>,
-    /// No rollout while set.
+    /// Whether rollouts are paused.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub paused: bool,
     /// Seconds without progress after which the rollout counts as stuck; absent means never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progress_deadline_seconds: Option<i32>,
-    /// How many Failed machines a set may keep automatically.
+    /// Number of Failed machines that a set may keep automatically.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub auto_preserve_failed_machine_max: i32,
 }
 
-/// How machines are replaced: `type` names the way, the field of the same name holds its settings.
+/// How machines are replaced: `type` is the strategy, and the field of the same name has its settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("required" = ["type"]))]
 pub struct MachineDeploymentStrategy {
-    /// Which way.
+    /// Type of the strategy.
     #[serde(rename = "type")]
     pub strategy_type: StrategyType,
     /// Settings of `RollingUpdate`.
@@ -79,11 +79,11 @@ pub struct MachineDeploymentStrategy {
     pub in_place_update: Option<InPlaceUpdate>,
 }
 
-/// What a deployment is.
+/// Observed state of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineDeploymentStatus {
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
     /// Machines of all sets.
@@ -104,7 +104,7 @@ pub struct MachineDeploymentStatus {
     /// Failed machines that are preserved.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub preserved_failed_replicas: i32,
-    /// How often a template hash was taken already.
+    /// Number of collisions of template hashes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collision_count: Option<i32>,
     /// Conditions.

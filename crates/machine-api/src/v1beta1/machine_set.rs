@@ -15,48 +15,48 @@ pub struct MachineSet {
     /// Standard object metadata.
     #[schemars(schema_with = "nodes::object_metadata")]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// Desired state of the set.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub spec: MachineSetSpec,
-    /// What is.
+    /// Observed state of the set.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub status: MachineSetStatus,
 }
 resource!(MachineSet, "machinesets", crate::names::V1BETA1);
 
-/// What a set should be.
+/// Desired state of a set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetSpec {
-    /// Wanted machines.
+    /// Wanted number of machines.
     #[serde(deserialize_with = "null_as_default")]
     pub replicas: i32,
-    /// Which machines belong to the set.
+    /// Selector of the machines of the set.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "nodes::label_selector")]
     pub selector: Option<LabelSelector>,
-    /// What new machines look like.
+    /// Template of new machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub template: MachineTemplateSpec,
     /// Seconds a machine must be ready to count as available.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub min_ready_seconds: i32,
-    /// How many Failed machines may be kept automatically.
+    /// Number of Failed machines that may be kept automatically.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub auto_preserve_failed_machine_max: i32,
 }
 
-/// What a set is.
+/// Observed state of a set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineSetStatus {
-    /// Generation this status is about.
+    /// Generation that the status describes.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub observed_generation: i64,
-    /// Machines of the set, terminating ones included.
+    /// Machines of the set, including terminating machines.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub replicas: i32,
-    /// Machines that carry all labels of the template.
+    /// Machines that have all labels of the template.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub fully_labeled_replicas: i32,
     /// Machines in phase Running.
@@ -75,7 +75,7 @@ pub struct MachineSetStatus {
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "nodes::condition_map")]
     pub conditions: Vec<Condition>,
-    /// What was last done with the set.
+    /// Last operation on the set.
     #[serde(deserialize_with = "null_as_default", skip_serializing_if = "is_default")]
     pub operation: Operation,
     /// Machines whose last operation failed.

@@ -46,7 +46,7 @@ fn capacity(fields: Value) -> Value {
 #[case::a_list_as_amount(capacity(json!({"cpu": []})), &["nodeTemplate.capacity[cpu]: Invalid value: []: quantities must match…"], &[])]
 #[case::a_secret_elsewhere(json!({"secretRef": {"name": "s", "namespace": "x"}}), &[], &["secretRef.namespace: secrets outside the watched namespace \"default\" are not seen"])]
 #[case::an_unknown_architecture(json!({"nodeTemplate": {"architecture": "riscv"}}), &[], &["nodeTemplate.architecture: unknown architecture \"riscv\""])]
-#[case::poison(json!({"providerSpec": "x", "nodeTemplate": {"capacity": [], "zone": 5}}), &["providerSpec: Invalid value: \"x\": must be an object", "nodeTemplate.capacity: Invalid value: []: must be an object", "nodeTemplate.zone: Invalid value: 5: must be a string"], &[])]
+#[case::malformed(json!({"providerSpec": "x", "nodeTemplate": {"capacity": [], "zone": 5}}), &["providerSpec: Invalid value: \"x\": must be an object", "nodeTemplate.capacity: Invalid value: []: must be an object", "nodeTemplate.zone: Invalid value: 5: must be a string"], &[])]
 fn a_new_class(#[case] patch: Value, #[case] denials: &[&str], #[case] warnings: &[&str]) {
     create(MachineClass, patch).providers(TwoDrivers(Coverage::All)).gives(denials, warnings);
 }

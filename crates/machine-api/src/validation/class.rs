@@ -119,7 +119,7 @@ fn provider_spec_has_its_shape(
 /// The rule id of all findings of drivers.
 pub const CLS_6: Rule = refuses_or_warns("CLS-6", "The driver has no objection to the class.", &["V118", "V133b"]);
 
-/// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to those of the user's fields.
+/// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to the paths of the user's fields.
 fn driver_agrees(
     object: &Object<'_>,
     provider: &str,
@@ -193,7 +193,7 @@ fn provider_is_served<'a>(
 /// Providers of clouds that have ended their service.
 const GONE: [&str; 2] = ["Packet", "EquinixMetal"];
 
-/// What is known of a provider without rules here.
+/// The kinds of providers without rules here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unknown<'a> {
     /// A misspelt name of this provider: it differs in case or in one letter.
@@ -403,7 +403,7 @@ mod tests {
     #[case::a_letter_beside_the_name("ÄWS", Unknown::Misspelt("AWS"))]
     #[case::one_that_exists_no_more("Packet", Unknown::Gone)]
     #[case::its_later_name("equinixmetal", Unknown::Gone)]
-    fn a_provider_that_no_driver_judges(#[case] provider: &str, #[case] expected: Unknown<'_>) {
+    fn a_provider_that_no_driver_checks(#[case] provider: &str, #[case] expected: Unknown<'_>) {
         assert_eq!(Unknown::of(provider, &["AWS", "virtual"]), expected);
     }
 }

@@ -168,12 +168,12 @@ pub enum Change<'a> {
     Delete {
         /// The stored object. Some old API servers don't send it.
         old: Option<&'a Json<'a>>,
-        /// What happens to the dependents of the object.
+        /// Whether the dependents of the object are deleted too.
         dependents: Dependents,
     },
 }
 
-/// What happens to the dependents of a deleted object.
+/// Whether the dependents of a deleted object are deleted too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dependents {
     /// They are deleted too.

@@ -171,7 +171,7 @@ fn other_fields_have_no_effect(
 pub const MCH_27: Rule =
     warns("MCH-27", "The labels and annotations for the Node leave alone what controllers write.", &["MCH-27"]);
 
-/// MCH-27: the keys are not those that the controllers or the kubelet write.
+/// MCH-27: no key is written by the controllers or the kubelet.
 fn reserved_keys_have_no_effect(metadata: Node<'_>, path: PathRef<'_>, found: &mut Findings) {
     for field in ["annotations", "labels"] {
         for key in metadata.get(field).members().into_iter().flat_map(Members::keys) {

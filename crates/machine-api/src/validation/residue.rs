@@ -102,7 +102,7 @@ mod tests {
     }
 
     /// Data that only v1alpha1 can represent but refuses, and that the Go original can't decode.
-    fn poison() -> Value {
+    fn malformed() -> Value {
         beta(&json!({"drainTimeout": "5 minutes"}))
     }
 
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn meta_12_a_forged_residue_is_refused() {
-        assert_eq!(denials(Change::Create { new: &Json::from(&poison()) }), [TEXT]);
-        assert_eq!(denials(Change::Update { old: &Json::from(&backup()), new: &Json::from(&poison()) }), [TEXT]);
+        assert_eq!(denials(Change::Create { new: &Json::from(&malformed()) }), [TEXT]);
+        assert_eq!(denials(Change::Update { old: &Json::from(&backup()), new: &Json::from(&malformed()) }), [TEXT]);
     }
 
     #[test]
@@ -156,11 +156,11 @@ mod tests {
     }
 
     #[test]
-    fn meta_12_what_is_stored_already_is_forgiven() {
-        let mut changed = poison();
+    fn meta_12_a_stored_annotation_is_forgiven() {
+        let mut changed = malformed();
         changed["metadata"]["labels"] = json!({"x": "z"});
         assert_eq!(
-            denials(Change::Update { old: &Json::from(&poison()), new: &Json::from(&changed) }),
+            denials(Change::Update { old: &Json::from(&malformed()), new: &Json::from(&changed) }),
             Vec::<String>::new()
         );
     }

@@ -11,13 +11,13 @@ use kube_values::field::RuleId;
 pub struct Rule {
     /// The id in findings.
     pub id: RuleId,
-    /// What the rule demands, for the reference.
+    /// The demand of the rule, as a sentence in docs/rules.md.
     pub demand: &'static str,
-    /// What happens to a request that violates the rule.
+    /// The outcome for a request that violates the rule.
     pub level: Level,
-    /// When the rule only warns.
+    /// The cases in which the rule only warns.
     pub leniency: Leniency,
-    /// What the Go original does with an object that violates the rule.
+    /// The behaviour of the Go original for an object that violates the rule.
     pub original: Original,
     /// The CEL of the rule in the definitions.
     pub crd_cel: &'static [CrdCel],
@@ -27,7 +27,7 @@ pub struct Rule {
     pub cases: &'static [&'static str],
 }
 
-/// What happens to a request that violates a rule.
+/// The outcome for a request that violates a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// The request is refused.
@@ -38,7 +38,7 @@ pub enum Level {
     RefuseOrWarn,
 }
 
-/// When a refusing rule only warns.
+/// The cases in which a refusing rule only warns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leniency {
     /// Never.
@@ -51,7 +51,7 @@ pub enum Leniency {
     WhenSkipped,
 }
 
-/// What the checks of the Go original's reconciliation did with a mistake (spec/api-and-admission §3).
+/// The behaviour of the Go original's reconciliation for an object with a mistake (spec/api-and-admission §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Original {
     /// The Go original reconciled the object, and so do our controllers.

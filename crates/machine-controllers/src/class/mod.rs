@@ -33,7 +33,7 @@ use crate::{
 /// machine goes.
 const UNSEEN_USER: Duration = Duration::from_secs(60);
 
-/// What to do with the finalizer.
+/// The decision about the finalizer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
     /// Add it.
@@ -154,7 +154,7 @@ pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     change.new.iter().map(|class| ObjectKey::of(&**class)).collect()
 }
 
-/// The classes to check after a change of a machine: those that gained or lost a user.
+/// The classes to check after a change of a machine: classes that gained or lost a user.
 pub fn after_machine(change: &Change<MachineSnapshot>) -> BTreeSet<ObjectKey> {
     let class = |machine: &MachineSnapshot| {
         let named = machine.class_ref();

@@ -37,7 +37,7 @@ type Patched<'a> = (&'a Effect, OnFailure, Result<(), ApiError>);
 pub struct Done {
     /// The first error.
     pub error: Option<ApiError>,
-    /// What the status reports about this pass.
+    /// The report about this pass for the status.
     pub report: Report,
     /// The objects of effects that got no answer.
     pub unanswered: BTreeSet<Counted>,
@@ -308,7 +308,7 @@ mod tests {
     #[case::a_picked_node(change(OnFailure::EndPlan), Some(Counted::Node(ObjectKey::cluster_scoped("a"))))]
     #[case::a_taint(change(OnFailure::GoOn), None)]
     #[case::the_deployment(Effect::AddFinalizer, None)]
-    fn what_got_no_answer_is_read_again_when_it_counts(#[case] effect: Effect, #[case] expected: Option<Counted>) {
+    fn counted_objects_without_an_answer_are_read_again(#[case] effect: Effect, #[case] expected: Option<Counted>) {
         assert_eq!(counted(&effect), expected);
     }
 }

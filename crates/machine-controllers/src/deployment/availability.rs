@@ -1,4 +1,4 @@
-//! Which machines count as available in a rollout.
+//! The machines that count as available in a rollout.
 //!
 //! By default, as in the original: every machine whose VM exists (phase Available or Running; `minReadySeconds` is not
 //! read). With `--strict-availability`: only Running machines whose Node has been Ready for `minReadySeconds`. The
@@ -14,7 +14,7 @@ use crate::{
     snapshots::{DeploymentSnapshot, MachineSnapshot},
 };
 
-/// Which machines count as available in rollouts (`--strict-availability`).
+/// The machines that count as available in rollouts (`--strict-availability`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum AvailabilityRule {
     /// Machines whose VM exists, as in the original.

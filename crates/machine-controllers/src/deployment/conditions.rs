@@ -262,7 +262,7 @@ mod tests {
     #[case::as_before(reason::SET_CREATE_ERROR, "no room", false)]
     #[case::as_before_with_a_wait(reason::SET_CREATE_ERROR, "no room Waiting for the set.", false)]
     #[case::for_another_cause(reason::SET_CREATE_ERROR, "no permission", true)]
-    fn an_event_tells_of_a_set_that_cannot_be_made_once_per_cause(
+    fn an_event_reports_a_set_that_can_not_be_made_once_per_cause(
         #[case] stored: &str,
         #[case] message: &str,
         #[case] expected: bool,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn s_prog_10_a_pause_and_its_end_are_told() {
+    fn s_prog_10_a_pause_and_its_end_are_reported() {
         let mut status = counts(5, 5, 5);
         let mut deployment = deployment(5, 1, 1).with(|d| d.spec.paused = true).snapshot();
         set_paused(&mut status, &deployment, now());

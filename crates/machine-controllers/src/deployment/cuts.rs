@@ -106,7 +106,7 @@ mod tests {
     #[case::one_of_low_priority_goes_first(
         vec![unknown("a"), running("b").annotation(annotation::MACHINE_PRIORITY, "1")], 1, 0, (0, 0))]
     #[case::a_set_that_lacks_machines_loses_none(vec![], 2, 0, (2, 0))]
-    fn a_cut_costs_what_the_order_of_deletion_says(
+    fn the_cost_of_a_cut_follows_the_order_of_deletion(
         #[case] machines: Vec<Building<Machine>>,
         #[case] most: i32,
         #[case] budget: i32,

@@ -304,7 +304,7 @@ mod tests {
 
     /// A rolling update was running; then the strategy became Recreate and the template was changed back.
     #[test]
-    fn what_a_rolling_update_left_on_the_set_that_is_new_again_goes_when_the_strategy_is_recreate() {
+    fn recreate_removes_the_marks_of_a_rolling_update_from_the_set_that_is_new_again() {
         use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
 
         use machine_api::names::taint;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn s_roll_19_an_unknown_strategy_has_no_target_and_says_so() {
+    fn s_roll_19_an_unknown_strategy_has_no_target_and_is_reported() {
         let unknown = known(3, 1, 0).with(|d| d.spec.strategy.strategy_type = StrategyType::from("Dummy"));
         let seen = seeing_sets(unknown.build(), vec![revised(old(3, 3), "0"), revised(new(0, 0), "1")]);
         assert_eq!(rules(&seen), Vec::<String>::new());

@@ -84,8 +84,8 @@ impl<'a> SetState<'a> {
         self.spec().max(self.counts.replicas)
     }
 
-    /// The room that the set takes, which no other set can use: the largest of its remaining machines, its wanted
-    /// machines, and the machines that it may be creating.
+    /// The number of machines that the set may have, which no other set can use: the largest of its remaining machines,
+    /// its wanted machines, and the machines that it may be creating.
     pub fn taken(&self) -> i32 {
         self.spec().max(self.counts.staying).max(self.making_for())
     }
@@ -131,7 +131,7 @@ fn kept(seen: &SetSeen, unsettled: Option<Unsettled>, now: Timestamp) -> Vec<&Ma
 /// The machines that the scaler wants deleted and that are first in the set's order of deletion, so that a smaller size
 /// deletes them. A named machine that comes after machines of a lower priority, or that is preserved, stays for now and
 /// counts as available: the rollout would stop if neither kind counted. Updates in place handle named machines in a
-/// step of their own.
+/// separate step.
 fn named<'a>(kept: &[&'a MachineSnapshot], all: &DeploymentObservation) -> Vec<&'a MachineSnapshot> {
     if all.deployment.strategy().strategy_type != StrategyType::RollingUpdate {
         return Vec::new();
@@ -149,11 +149,11 @@ pub struct Fleet<'a> {
     pub deployment: &'a DeploymentSnapshot,
     /// Its limits.
     pub limits: Fenceposts,
-    /// Which machines count as available in its rollouts.
+    /// The machines that count as available in its rollouts.
     pub availability: Availability,
     /// The time of the observation.
     pub now: Timestamp,
-    /// The set whose template is the deployment's present one.
+    /// The set with the deployment's present template.
     pub new: Option<SetState<'a>>,
     /// All other sets, oldest first.
     pub old: Vec<SetState<'a>>,

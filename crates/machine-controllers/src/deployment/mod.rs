@@ -106,15 +106,15 @@ pub struct DeploymentController {
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
 
-/// What the controller remembers of a deployment between passes. Losing it costs one status write, and a wait of a few
-/// seconds if sets are being sized. A new leader has read all sets anyway.
+/// The memory of the controller about a deployment between passes. Losing it costs one status write, and a wait of a
+/// few seconds if sets are being sized. A new leader has read all sets anyway.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: String,
     status_written: Option<Timestamp>,
     checked: Option<Checked<DeploymentSnapshot>>,
     settling: settling::SettlingMemory,
-    /// The objects of writes without an answer: sets that may exist and take room, even if the template has changed
+    /// The objects of writes without an answer: sets that may exist and use replicas, even if the template has changed
     /// since; sets that may have another size; machines that may have moved; Nodes that may have been selected.
     unanswered: BTreeSet<Counted>,
     refused: RefusedWrites,
@@ -154,7 +154,7 @@ impl DeploymentController {
             Some(after) => self.write_status(&key, &after, &done.report).await,
             None => Ok(Next::OnChange),
         };
-        // If a set can't be created, a condition says so already.
+        // If a set can't be created, a condition reports this already.
         if done.report.create_error.is_none() {
             self.report_refusal(&key, &deployment, done.error.as_ref().or(written.as_ref().err()));
         }

@@ -35,7 +35,7 @@ pub struct SetSeen {
     pub machines: Vec<MachineSnapshot>,
 }
 
-/// What a decision about a deployment may depend on.
+/// The input of a decision about a deployment.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeploymentObservation {
     /// Version of this structure.
@@ -53,8 +53,8 @@ pub struct DeploymentObservation {
     pub orphans: Vec<SetSnapshot>,
     /// The existing set that has the name of the next new set.
     pub namesake: Option<SetSnapshot>,
-    /// The Nodes of the machines by name. All Nodes while there is more than one set or with updates in place;
-    /// otherwise those that still have something from a rollout. Absent without a target cluster.
+    /// The Nodes of the machines by name. All Nodes while there is more than one set or with updates in place.
+    /// Otherwise the Nodes that still have marks from a rollout. Absent without a target cluster.
     pub nodes: Option<BTreeMap<String, NodeSnapshot>>,
     /// Sets that may still act on an earlier size, by UID, as far as this process has observed.
     pub unsettled: BTreeMap<String, Unsettled>,

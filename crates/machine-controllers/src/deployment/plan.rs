@@ -19,7 +19,7 @@ pub use crate::set::plan::Next;
 use crate::snapshots::SetSnapshot;
 use machine_api::v1alpha1::{MachineDeployment, MachineDeploymentStatus, MachineSet};
 
-/// What a failure of an effect means for the effects after it.
+/// Whether the plan continues after a failure of an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum OnFailure {
     /// The plan ends; the pass is repeated.
@@ -102,7 +102,7 @@ pub enum Effect {
         node: NodeSnapshot,
         /// The change.
         change: Box<NodeChange>,
-        /// What a failure means for the plan.
+        /// Whether the plan continues after a failure.
         on_failure: OnFailure,
     },
     /// Writes an event about the deployment.
@@ -169,7 +169,7 @@ impl Effect {
 pub struct Step {
     /// Name of the rule, for logs, the journal and the audit of the gate.
     pub rule: &'static str,
-    /// What to do.
+    /// The effect.
     pub effect: Effect,
 }
 

@@ -242,7 +242,7 @@ mod tests {
         two(),
         "DeploymentRollbackTemplateUnchanged: The rollback revision contains the same template as current deployment \"md\""
     )]
-    fn a_wish_that_cannot_be_met_is_told_and_taken_off(
+    fn an_impossible_rollback_is_reported_and_removed(
         #[case] to: i64,
         #[case] sets: Vec<SetSeen>,
         #[case] expected: &str,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_revision_is_nobodys() {
+    fn an_unreadable_revision_belongs_to_no_set() {
         let set = Building(set_of_class("a", "old", 0, 0)).annotation(annotation::REVISION, "x").snapshot();
         assert_eq!(find(&deployment(1, 1, 0).snapshot(), &[&set], RollbackTarget::Previous), Found::Nothing);
     }

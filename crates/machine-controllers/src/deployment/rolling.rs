@@ -48,7 +48,7 @@ fn targets_above(fleet: &Fleet<'_>, floor: i32) -> Vec<i32> {
     if most <= 0 {
         return targets;
     }
-    // First the useless machines, as far as they are the ones that the set deletes next.
+    // First the useless machines, if the set deletes them next.
     let mut left = most;
     let mut available = fleet.sum(|set| set.kept_available);
     for (set, target) in fleet.old.iter().zip(&mut targets) {
@@ -140,7 +140,7 @@ mod tests {
     #[case::it_had_none_to_delete(0, 0, &[0])]
     #[case::nobody_looked(i32::MAX, 0, &[1])]
     #[case::nobody_answers_for_it(1, -10, &[0])]
-    fn what_the_new_set_may_still_be_deleting_does_not_replace_old_machines(
+    fn machines_that_the_new_set_may_be_deleting_do_not_replace_old_machines(
         #[case] deleting: i32,
         #[case] since: i64,
         #[case] expected: &[i32],
@@ -203,7 +203,7 @@ mod tests {
     // The named machine does not come first in the set's order, so another one is deleted; the rollout goes on all the
     // same.
     #[case::one_of_a_lower_priority_goes_before_it((3, 1, 0), naming(old(3, 3), 1, Some("0")), new(1, 1), 2)]
-    fn a_rollout_does_not_count_on_what_the_scaler_named(
+    fn a_rollout_does_not_count_machines_that_the_scaler_named(
         #[case] (replicas, surge, unavailable): (i32, i32, i32),
         #[case] old: SetSeen,
         #[case] new: SetSeen,

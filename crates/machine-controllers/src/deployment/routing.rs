@@ -1,4 +1,4 @@
-//! Which deployments a change wakes. Pure functions over the stores.
+//! The deployments that a change wakes. Pure functions over the stores.
 //!
 //! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). Two differences from the
 //! original: every relevant change of a machine wakes its deployment, because a rollout is decided from the machines

@@ -61,7 +61,7 @@ pub fn step(fleet: &Fleet<'_>, plan: &mut Plan) {
     if active.len() <= 1 {
         let only = active.first().copied().or(fleet.new.as_ref()).or(fleet.old.last());
         if let Some(set) = only {
-            // Machines that the other sets have not deleted yet, or may be creating, take room; the rollout fills it later.
+            // Machines that the other sets have not deleted yet, or may be creating, use replicas. The rollout fills these replicas later.
             let others = fleet.sum(|other| if other.name() == set.name() { 0 } else { other.taken() });
             let room = fleet.replicas().saturating_add(fleet.limits.surge).saturating_sub(others);
             // Otherwise a set that may not grow would be shrunk to its machines and grown again, forever.
@@ -97,9 +97,8 @@ pub fn fewer(fleet: &Fleet<'_>) -> i32 {
     active.filter_map(|set| shrunk_by(fleet, set)).max().unwrap_or(0).max(0)
 }
 
-/// The sizes of the sets without the machines that the scaler has named: at most as many as the deployment has lost,
-/// first those of old sets (decisions.md 54). The original shrinks the largest set, whether it has the named machines
-/// or not.
+/// The sizes of the sets without the machines that the scaler has named: at most as many as the deployment has lost, first the machines of old sets
+/// (decisions.md 54). The original shrinks the largest set, whether it has the named machines or not.
 fn without_named(fleet: &Fleet<'_>, active: &[&SetState<'_>]) -> Vec<i32> {
     let mut fewer = fewer(fleet);
     let size_of = |set: &&SetState<'_>| {
@@ -118,8 +117,8 @@ fn share_out(fleet: &Fleet<'_>, active: &[&SetState<'_>], plan: &mut Plan) {
     let sizes = without_named(fleet, active);
     let wanted: i32 = sizes.iter().copied().fold(0, i32::saturating_add);
     if wanted <= allowed {
-        // Machines that sets have not deleted yet take room that the new set must not use. This includes sets with size
-        // zero, and named machines until they are gone.
+        // Machines that sets have not deleted yet use replicas that the new set must not use. This includes sets with size zero, and named machines
+        // until they are gone.
         let taken = fleet.sum(SetState::taken);
         let new = fleet.new.as_ref().map(SetState::name);
         for (set, size) in active.iter().zip(sizes) {
@@ -346,7 +345,7 @@ mod tests {
     #[case::the_marks_are_newer_than_the_scaling(6, (1, 0), [(2, 2, 1), (6, 6, 0)], 7, "2026-11-21T08:00:01Z", &[2, 5])]
     #[case::somebody_else_made_it_larger(7, (1, 0), [(3, 3, 1), (3, 3, 1)], 6, SCALED_AT, &[3, 5])]
     #[case::where_there_was_room_for_surge(5, (1, 0), [(3, 3, 1), (3, 3, 0)], 6, SCALED_AT, &[2, 3])]
-    fn what_the_scaler_named_goes_first(
+    fn machines_that_the_scaler_named_are_deleted_first(
         #[case] replicas: i32,
         #[case] (surge, unavailable): (i32, i32),
         #[case] sets: [(i32, usize, usize); 2],
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_emptied_set_has_yet_to_delete_takes_room() {
+    fn machines_that_an_emptied_set_has_not_deleted_yet_count() {
         // Seed 14775: paused in the middle of a rollout, right after the oldest set was emptied.
         let mut sets = three([2, 1, 1], (5, 7));
         sets[0].set.to_mut().spec.replicas = 0;

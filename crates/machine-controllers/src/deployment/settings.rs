@@ -30,7 +30,7 @@ pub enum OldSets {
 pub struct DeploymentSettings {
     /// Whether Nodes are annotated during a rollout.
     pub autoscaler_annotations: AutoscalerAnnotations,
-    /// Which machines count as available in rollouts.
+    /// The machines that count as available in rollouts.
     pub availability: AvailabilityRule,
     /// Whether old sets get new timeouts.
     pub old_sets: OldSets,

@@ -1,8 +1,8 @@
 //! Sets whose controller may still act on an earlier size.
 //!
-//! A set that lacked machines when it was shrunk may be creating them right now. If another set took its room at once,
-//! there would be a machine too many (decisions.md 39). So the room counts as taken until the set controller has
-//! observed the new size (`status.observedGeneration`). A set that has just grown again, because the template was
+//! A set that lacked machines when it was shrunk may be creating them right now. If another set took its replica at
+//! once, there would be a machine too many (decisions.md 39). So the replica counts as used until the set controller
+//! has observed the new size (`status.observedGeneration`). A set that has just grown again, because the template was
 //! changed back to it, may still be deleting machines for the smaller size; those machines must not be counted as
 //! available. In both cases the rollout waits at most [`SETTLING_LIMIT`], even if the set controller does not answer.
 //! The original does not wait.
@@ -48,7 +48,7 @@ pub fn knows_its_size(set: &SetSnapshot) -> bool {
     set.is_deleting() || set.status().observed_generation >= set.generation().unwrap_or_default()
 }
 
-/// What was observed of a set.
+/// An earlier observation of a set.
 #[derive(Clone, Copy, Debug)]
 struct SetRecord {
     generation: i64,
@@ -59,7 +59,7 @@ struct SetRecord {
     unsettled: Option<Unsettled>,
 }
 
-/// What was observed of a deployment's sets in the last pass.
+/// The observations of a deployment's sets in the last pass.
 #[derive(Clone, Debug, Default)]
 pub struct SettlingMemory(BTreeMap<String, SetRecord>);
 
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_without_end() {
+    fn no_wait_is_without_end() {
         let mut memory = SettlingMemory::default();
         let mut left = |seconds| {
             let found = memory.take(&[looking(4, 4, (2, 1))], at(seconds));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn with_another_size_the_wait_begins_anew() {
+    fn with_another_size_the_wait_begins_again() {
         // Seed 227196: a set that had not been observed for minutes started to create machines when it was shrunk.
         let mut memory = SettlingMemory::default();
         let mut left = |seen, seconds| memory.take(&[seen], at(seconds))["uid-md-old"].time_left(at(seconds));

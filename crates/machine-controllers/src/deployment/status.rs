@@ -33,7 +33,7 @@ use machine_api::{
     },
 };
 
-/// What the status reports about the pass.
+/// The report about the pass for the status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Name of the set that was created.
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_set_is_told_of() {
+    fn a_new_set_is_reported() {
         let report = Report { created_set: Some("md-new".to_owned()), create_error: None };
         let status = written(&seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]), &report).unwrap();
         assert!(reasons(&status).contains(&"MinimumReplicasAvailable"));
@@ -304,7 +304,7 @@ mod tests {
     #[case::no_machine_is_wanted(0, 0)]
     #[case::others_have_moved(5, 5)]
     #[case::some_are_missing(5, 3)]
-    fn a_set_that_can_not_be_made_is_told_of_once(#[case] replicas: i32, #[case] available: usize) {
+    fn a_set_that_can_not_be_made_is_reported_once(#[case] replicas: i32, #[case] available: usize) {
         let report = Report { created_set: None, create_error: Some("no room for md-new".to_owned()) };
         let wanting = deployment(replicas, 1, 1).with(|d| d.spec.progress_deadline_seconds = Some(600));
         let mut seen = seeing_sets(wanting.build(), vec![old(replicas, available)]);
@@ -323,7 +323,7 @@ mod tests {
     /// Seed 12153: after a collision the status named the set that was refused first, and each attempt caused an event
     /// about the other one.
     #[test]
-    fn another_set_that_can_not_be_made_is_told_of_too() {
+    fn another_set_that_can_not_be_made_is_reported_too() {
         let mut seen = seeing_sets(deployment(5, 1, 1).build(), vec![old(5, 5)]);
         let refused = |set: &str| Report { created_set: None, create_error: Some(format!("no room for {set}")) };
         for set in ["md-first", "md-second"] {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn d_24_failed_updates_are_named_and_told_once() {
+    fn d_24_failed_updates_are_named_and_reported_once() {
         let built = deployment(2, 1, 0).with(|d| d.spec.strategy = in_place(0, 1, OrchestrationType::Auto)).build();
         let mut set = old(2, 2);
         set.machines[1].to_mut().status.current_status.phase = machine_api::v1alpha1::MachinePhase::InPlaceUpdateFailed;
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn whom_a_rollout_waits_for_is_told_without_counting_as_progress() {
+    fn the_wait_of_a_rollout_is_reported_and_is_no_progress() {
         use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
         use crate::set::testing::at;
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn s_md_03_an_empty_selector_is_told_and_observed() {
+    fn s_md_03_an_empty_selector_is_reported_and_observed() {
         let built = deployment(2, 1, 0).with(|d| d.spec.selector = Some(selector(&[]))).build();
         let seen = seeing_sets(built, vec![]);
         let plan = decide_status(&seen, &Report::default());
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_not_written_again_and_churn_is_paced() {
+    fn a_status_is_not_written_twice_and_churn_is_limited() {
         let mut seen = seeing_sets(deployment(5, 1, 3).build(), vec![new(5, 3)]);
         let told = valid_status(&seen, &Fleet::of(&seen), &Report::default());
         seen.deployment.to_mut().status = told;

@@ -2,7 +2,7 @@
 //!
 //! FNV-1a over canonical JSON: sorted keys, absent and empty are equal (spec/deployment-and-set §8, decisions.md 3).
 //! The hash only names new sets; an existing set is recognised by its template ([`super::template_equality`]). So
-//! hashes may differ from those of the original.
+//! hashes may differ from the original's hashes.
 
 use crate::snapshots::DeploymentSnapshot;
 use controller_runtime::snapshot::Snapshot;

@@ -122,7 +122,7 @@ pub(crate) fn new(replicas: i32, available: usize) -> SetSeen {
     seen_set(set_of_class("md-new", "new", replicas, -1000), available)
 }
 
-/// What the deployment controller observes. The scaling annotations of the sets match the size of the deployment.
+/// The observation of the deployment controller. The scaling annotations of the sets match the size of the deployment.
 pub(crate) fn seeing_sets(deployment: impl Into<DeploymentSnapshot>, sets: Vec<SetSeen>) -> DeploymentObservation {
     let deployment = deployment.into();
     let limits = super::fenceposts::Fenceposts::of(&deployment);

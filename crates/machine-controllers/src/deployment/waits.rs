@@ -32,7 +32,7 @@ const QUOTED: usize = 240;
 /// The beginning of the explanation, after the text of the original.
 const OPENING: &str = " Waiting for ";
 
-/// What the rollout waits for; `None` if nothing is delayed.
+/// The wait of the rollout. `None` if nothing is delayed.
 pub fn explain(seen: &DeploymentObservation, fleet: &Fleet<'_>) -> Option<String> {
     if !fleet.is_rolling() {
         return None;
@@ -202,7 +202,7 @@ mod tests {
     #[case::an_attempt_has_failed(machine_condition::REASON_DRAIN_FAILED, true)]
     #[case::pods_end(machine_condition::REASON_DRAINING, false)]
     #[case::the_vm_ends(machine_condition::REASON_DELETING_VM, false)]
-    fn one_that_says_itself_that_it_is_stuck_is_named_at_once(#[case] reason: &str, #[case] named: bool) {
+    fn a_machine_that_reports_to_be_stuck_is_named_at_once(#[case] reason: &str, #[case] named: bool) {
         let mut set = ending(old(3, 3), 1, -1, "the budget default/db allows no eviction.");
         reason.clone_into(&mut set.machines[1].to_mut().status.machine_conditions[0].reason);
         let expected = " Waiting for 1 old machine to end: md-old-1 (the budget default/db allows no eviction).";

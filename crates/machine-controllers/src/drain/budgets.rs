@@ -31,7 +31,7 @@ impl BudgetState {
     }
 }
 
-/// The budget that covers this pod, among those of its namespace.
+/// The budget that covers this pod, among the budgets of its namespace.
 pub fn budget_of(pod: &PodSnapshot, budgets: &[BudgetSnapshot]) -> BudgetState {
     let covering: Vec<_> = budgets.iter().filter(|budget| budget.covers(pod)).collect();
     let name = |budget: &BudgetSnapshot| budget.key().to_string();

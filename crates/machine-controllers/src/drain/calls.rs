@@ -38,7 +38,7 @@ pub enum VolumeAnswer {
     Later,
 }
 
-/// What to do after a failed `GetVolumeIDs`.
+/// The reaction to a failed `GetVolumeIDs`.
 enum NamingReaction {
     /// The driver can't name the volume, so the drain does not wait for it (MC-221).
     NotNamed,
@@ -47,7 +47,7 @@ enum NamingReaction {
     AskAgain,
 }
 
-/// What to do after a failed `GetVolumeIDs` with this code.
+/// The reaction to a failed `GetVolumeIDs` with this code.
 const fn after_failed_naming(code: Code) -> NamingReaction {
     match code {
         Code::Unknown

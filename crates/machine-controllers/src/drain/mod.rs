@@ -68,7 +68,7 @@ pub struct Drain<'a> {
     pub wake: Wake,
 }
 
-/// What to do with a remembered drain.
+/// Whether a remembered drain continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remembered {
     /// Continue it with the pods that it has listed.
@@ -77,8 +77,8 @@ pub enum Remembered {
     Forgotten,
 }
 
-/// Decides what to do with a remembered drain. The second argument is the drain that the machine's flow orders now, if
-/// any.
+/// Decides whether a remembered drain continues. The second argument is the drain that the machine's flow orders now,
+/// if any.
 pub type DrainMemory = fn(&DrainOrder, Option<&DrainOrder>) -> Remembered;
 
 /// A drain continues for the flow and the node for which it was started. A drain that no flow orders any more is
@@ -100,7 +100,7 @@ pub struct Run {
     began: Option<Timestamp>,
     progress: Progress,
     inbox: Inbox,
-    /// What the drain has waited for since its last step.
+    /// The wait of the drain since its last step.
     waiting: Option<waiting::Waiting>,
     /// Failed attempts in this mode; then the time of the next attempt and the reason of the last failure.
     failures: u32,
@@ -173,7 +173,7 @@ impl Run {
         self.began.map(|began| since(now, began)).unwrap_or_default()
     }
 
-    /// What the drain waited for at its last step.
+    /// The wait of the drain at its last step.
     pub fn waiting(&self) -> Option<&waiting::Waiting> {
         self.waiting.as_ref()
     }

@@ -114,7 +114,7 @@ pub struct PodFacts {
     pub key: ObjectKey,
     /// Its UID.
     pub uid: String,
-    /// What a drain does with it.
+    /// Its treatment by a drain.
     pub class: PodClass,
     /// Its priority; absent counts as zero (M-25).
     pub priority: i32,

@@ -31,7 +31,7 @@ pub struct DrainOrder {
     pub node: String,
     /// UID of the node. A node that has registered again has other pods.
     pub node_uid: String,
-    /// What it is drained for.
+    /// The purpose of the drain.
     pub flow: DrainFlow,
     /// Whether pods are deleted at once.
     pub force: Force,

@@ -1,4 +1,4 @@
-//! Which pods a drain moves, and how.
+//! The pods that a drain moves, and the way of moving them.
 //!
 //! Source: spec/machine-controller §7.1, §7.3.
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::snapshots::PodSnapshot;
 
-/// What a drain does with a pod.
+/// The treatment of a pod by a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PodClass {
     /// Stays: it is the mirror of a static pod.
@@ -26,7 +26,7 @@ impl PodClass {
     }
 }
 
-/// What a drain does with this pod.
+/// The treatment of this pod by a drain.
 pub fn classify(pod: &PodSnapshot) -> PodClass {
     if pod.is_mirror() {
         PodClass::Mirror

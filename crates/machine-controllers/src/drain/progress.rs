@@ -26,7 +26,7 @@ pub struct Progress {
     pub pods: BTreeMap<String, PodProgress>,
     /// Whether the attempt's pods have been listed.
     pub is_listed: bool,
-    /// What the previous attempt left behind.
+    /// The remains of the previous attempt.
     pub before: Option<Leftover>,
     /// Volumes that did not detach in time. They stay tracked until they detach (M-43).
     pub lingering: BTreeSet<String>,
@@ -93,7 +93,7 @@ impl Failure {
     }
 }
 
-/// What an attempt left behind when it ended.
+/// The remains of an attempt that has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Leftover {
     /// Number of pods that were not gone.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_nobody_has_named_is_waited_for_by_its_own_handle() {
+    fn an_unnamed_volume_is_waited_for_by_its_own_handle() {
         assert_eq!(asked().ids()["pv-1"], ["vol-1"]);
     }
 

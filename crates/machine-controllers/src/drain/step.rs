@@ -77,9 +77,9 @@ pub enum DrainResult {
         progress: String,
         /// Budgets that refuse evictions.
         blocked_by: Option<String>,
-        /// What it waits for.
+        /// The wait of the drain.
         waiting: Option<Waiting>,
-        /// How it compares with the previous attempt.
+        /// The comparison with the previous attempt.
         attempt: Attempt,
         /// Time until the next step.
         wake: Duration,

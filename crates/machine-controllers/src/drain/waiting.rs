@@ -1,4 +1,4 @@
-//! What a drain waits for, in a message on which a user of the cluster can act.
+//! The wait of a drain, as a message on which a user of the cluster can act.
 //!
 //! The message names the pending item that is least likely to end by itself. It contains the start and the limit of the
 //! wait and does not change from step to step, so that an unchanged wait costs no write. Source: decisions.md 30.
@@ -15,7 +15,7 @@ use super::{
 use crate::times::{after, rfc3339};
 use kube_values::duration::GoDuration;
 
-/// What a drain waits for.
+/// The wait of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Waiting {
     /// A disruption budget that refuses the eviction of a pod.
@@ -65,7 +65,7 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// What it waits for, as a phrase.
+    /// The awaited object, as a phrase.
     pub fn whom(&self) -> String {
         match self {
             Self::Budget { pod, budget, held, .. } => {
@@ -126,7 +126,8 @@ impl Waiting {
     }
 }
 
-/// What the drain waits for: a budget rather than a volume, a volume rather than a pod; among several the longest wait.
+/// The wait of the drain: for a budget rather than for a volume, for a volume rather than for a pod. Among several, the
+/// longest wait.
 pub(super) fn waiting_for(seen: &DrainObservation, pending: &[(&String, &PodProgress)]) -> Option<Waiting> {
     let pods = || pending.iter().map(|(_, pod)| *pod);
     let refused = || pods().filter(|pod| pod.refused_by.is_some() && pod.accepted.is_none());

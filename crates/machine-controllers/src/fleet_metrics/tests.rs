@@ -174,7 +174,7 @@ fn s_met_03_a_deleted_object_leaves_no_series_behind() {
 #[rstest::rstest]
 #[case::of_deployments_and_sets(Half::ControllerManager, &["mcm_machine_set_", "mcm_machine_deployment_"])]
 #[case::of_machines(Half::MachineController, &["mcm_machine_items_", "mcm_machine_info", "mcm_machine_current_", "mcm_machine_status_", "mcm_machine_node_"])]
-fn a_half_tells_of_its_own_objects(#[case] half: Half, #[case] prefixes: &[&str]) {
+fn a_half_reports_only_its_own_objects(#[case] half: Half, #[case] prefixes: &[&str]) {
     let families = FleetMetrics::of(a_fleet(), vec![half]).unwrap().collect();
     assert!(!families.is_empty());
     for family in families {

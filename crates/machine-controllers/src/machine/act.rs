@@ -1,6 +1,6 @@
 //! Carries plans out: patches, driver calls, tokens, events. Decides nothing.
 //!
-//! The first effect that fails ends the plan. [`Acted`] says what the failure means for the pass.
+//! The first effect that fails ends the plan. [`Acted`] is the consequence of the failure for the pass.
 
 use jiff::Timestamp;
 
@@ -226,7 +226,7 @@ impl MachineController {
         }
     }
 
-    /// What a failed effect means for the pass.
+    /// The consequence of a failed effect for the pass.
     async fn failed(
         &self,
         effect: &Effect,
@@ -321,7 +321,7 @@ pub fn node_step(effect: &Effect) -> Option<NodeStep> {
     }
 }
 
-/// What an effect changes outside this process.
+/// The object outside this process that an effect changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
     /// The machine.
@@ -342,7 +342,7 @@ pub enum Touched<'a> {
     Event,
 }
 
-/// What an effect changes; `None` for an effect that only reads, or that stays in this process.
+/// The object that an effect changes; `None` for an effect that only reads, or that stays in this process.
 pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
     Some(match effect {
         Effect::AddMachineFinalizer
@@ -409,7 +409,7 @@ pub fn name_of(effect: &Effect) -> Option<&'static str> {
     })
 }
 
-/// What an effect writes, for the count of writes; `None` when it writes nothing.
+/// The object that an effect writes, for the count of writes. `None` when it writes nothing.
 fn written_object(effect: &Effect) -> Option<&'static str> {
     match touched(effect)? {
         Touched::Machine => Some("machine"),

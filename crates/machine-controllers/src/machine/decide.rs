@@ -15,7 +15,7 @@ use super::{
 };
 use machine_api::{names::machine_reason, v1alpha1::MachinePhase};
 
-/// What to do about a machine now.
+/// Decides the next step of a machine.
 pub fn decide(seen: &Observation) -> Plan {
     if seen.machine.is_deleting() {
         return deletion(seen);

@@ -117,7 +117,7 @@ fn deployment(machine: &MachineSnapshot) -> &str {
     labelled.or_else(by_set).unwrap_or_default()
 }
 
-/// The labels of a machine's metrics; what the class does not say is empty (M-40).
+/// The labels of a machine's metrics. Labels that the class does not set are empty (M-40).
 fn placed<'a>(machine: &'a MachineSnapshot, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
     let template = class.and_then(|class| class.node_template.as_ref());
     let labels = machine.node_template().metadata.labels.as_ref();

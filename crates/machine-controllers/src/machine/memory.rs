@@ -1,4 +1,4 @@
-//! What this process remembers of a machine between passes. Nothing here has to survive a restart.
+//! The memory about a machine between passes. Nothing here has to survive a restart.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::{
 };
 use controller_runtime::key::Target;
 
-/// What this process remembers of a machine.
+/// The memory of this process about a machine.
 #[derive(Debug)]
 pub struct Memory {
     /// UID of the machine; a new machine of the same name gets a new memory.
@@ -34,7 +34,7 @@ pub struct Memory {
     pub first_seen_deleting: Option<Timestamp>,
     /// The answers of the driver, and the call under way.
     pub flow: Flow,
-    /// Since when it is unknown whether the last creation without an outcome made a VM.
+    /// The time since which it is unknown whether the last creation without an outcome made a VM.
     pub creation_unknown_since: Option<Timestamp>,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
@@ -42,7 +42,7 @@ pub struct Memory {
     pub drain: Option<Run>,
     /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
-    /// Since when the Node's conditions differ from the stored ones, in steady time.
+    /// The time since which the Node's conditions differ from the stored ones, in steady time.
     pub conditions_differ_since: Option<Timestamp>,
     /// The driver's answer about the VM since the machine became unhealthy.
     pub vm_check: VmCheck,
@@ -163,7 +163,7 @@ fn is_success(answer: &Answer) -> bool {
     }
 }
 
-/// What is known only during one pass.
+/// Facts that are known only during one pass.
 #[derive(Debug, Default)]
 pub struct Pass {
     /// The drain, once stepped; see [`Pass::drain_of`].
@@ -182,7 +182,7 @@ pub struct Pass {
 
 impl Pass {
     /// The state of this pass's drain, for the machine as it is now. A machine that is deleted in the middle of a pass
-    /// begins a drain of its own: a drain for a preservation or an update says nothing about it.
+    /// begins a separate drain. The state of a drain for a preservation or an update does not apply to it.
     pub fn drain_of(&self, machine: &MachineSnapshot) -> DrainState {
         let is_deleting = machine.is_deleting();
         match self.drain_flow {

@@ -91,7 +91,7 @@ pub struct FreezeSwitch {
     /// The clock that must be trusted; `None` where the clock is not checked.
     clock: Option<SharedClock>,
     all: Arc<AtomicBool>,
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     silence: Arc<Mutex<Silence>>,
     /// Machines that stay frozen when the others are not.
     held: Arc<Mutex<BTreeSet<ObjectKey>>>,
@@ -125,7 +125,7 @@ impl FreezeSwitch {
         std::mem::replace(&mut *stored, silence) != silence
     }
 
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     pub fn silence(&self) -> Silence {
         *lock(&self.silence)
     }
@@ -150,7 +150,7 @@ impl FreezeSwitch {
     }
 }
 
-/// What the machine controller needs.
+/// The dependencies of the machine controller.
 pub struct MachineDeps {
     /// The stores of the control cluster.
     pub views: ControlViews,
@@ -180,7 +180,7 @@ pub struct MachineDeps {
     pub metrics: Metrics,
 }
 
-/// What the machine controller needs of the target cluster.
+/// The dependencies of the machine controller in the target cluster.
 pub struct TargetParts {
     /// Nodes, read and written; its store must be `node_store`.
     pub nodes: Objects<NodeSnapshot>,

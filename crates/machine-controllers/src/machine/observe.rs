@@ -37,7 +37,7 @@ use machine_api::{
 };
 use machine_driver::{Registry, SameInstance, SecretData};
 
-/// Where an observation comes from.
+/// The source of an observation.
 pub struct Sources<'a> {
     /// The control cluster.
     pub views: &'a ControlViews,
@@ -49,7 +49,7 @@ pub struct Sources<'a> {
     pub settings: &'a MachineSettings,
     /// Whether the machine is frozen.
     pub freeze: Freeze,
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     pub silence: Silence,
     /// Whether the class and its Secrets are remembered as the last driver call used them.
     pub last_good: LastGood,
@@ -57,7 +57,7 @@ pub struct Sources<'a> {
     pub node_vanished: bool,
 }
 
-/// What an observation needs of the target cluster.
+/// The sources of an observation in the target cluster.
 #[derive(Clone, Copy)]
 pub struct TargetSources<'a> {
     /// The store of Nodes.
@@ -76,7 +76,7 @@ pub struct ClassSecrets {
     pub any_named: bool,
     /// Names and versions.
     pub versions: Vec<(String, Option<String>)>,
-    /// Those that are missing.
+    /// The missing Secrets.
     pub missing: Vec<String>,
 }
 
@@ -157,7 +157,7 @@ pub fn class_of(views: &ControlViews, machine: &MachineSnapshot) -> Option<Arc<M
     views.classes.get(&ObjectKey::new(namespace, machine.class_ref().name.clone()))
 }
 
-/// What a driver call for the machine depends on.
+/// The inputs of a driver call for the machine.
 pub fn inputs_of(
     machine: &MachineSnapshot,
     class: Option<&MachineClass>,
@@ -282,7 +282,7 @@ pub(super) fn vm_check(machine: &MachineSnapshot, before: VmCheck) -> VmCheck {
     if *machine.phase() == MachinePhase::Unknown { before } else { VmCheck::NotAsked }
 }
 
-/// Since when the Node of a machine that has not joined has conditions that are not stored yet.
+/// The time since which the Node of a machine that has not joined has conditions that are not stored yet.
 pub(super) fn conditions_differ_since(
     machine: &MachineSnapshot,
     node: &NodeView,

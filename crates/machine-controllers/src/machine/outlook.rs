@@ -1,7 +1,7 @@
-//! What would be decided about a machine now, without carrying it out: for people who ask why a machine is in its state.
+//! The decision about a machine as it would be made now, without carrying it out: for people who ask why a machine is in its state.
 //!
-//! Observation and decision are those of the passes. Where this process runs the machine controller, its memory (calls under
-//! way, pauses, the last step of a drain) is used. Source: spec/extension-apiserver §1.3.
+//! Observation and decision are the same as in passes. Where this process runs the machine controller, its memory (calls under way, pauses, the last
+//! step of a drain) is used. Source: spec/extension-apiserver §1.3.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use machine_api::{
 };
 use machine_driver::Registry;
 
-/// What outlooks are made from.
+/// The sources of outlooks.
 #[derive(Clone)]
 pub struct OutlookDeps {
     /// The stores of the control cluster.
@@ -51,7 +51,7 @@ pub struct OutlookDeps {
     pub controller: Option<Arc<MachineController>>,
 }
 
-/// What outlooks need of the target cluster.
+/// The sources of outlooks in the target cluster.
 #[derive(Clone)]
 pub struct OutlookTarget {
     /// The store of Nodes.
@@ -65,12 +65,12 @@ pub struct OutlookTarget {
 pub struct Sighting {
     /// The observation.
     pub seen: Arc<Observation>,
-    /// What the machine's drain waits for, where this process runs the drain.
+    /// The wait of the machine's drain, if this process runs the drain.
     pub drain: Option<DrainWaiting>,
 }
 
 impl Sighting {
-    /// What would be done.
+    /// The plan that would be carried out.
     pub fn outlook(&self) -> Outlook {
         let mut seen = Arc::clone(&self.seen);
         let mut plan = decide(&seen);
@@ -90,9 +90,9 @@ impl Sighting {
 pub struct Outlook {
     /// The observation.
     pub seen: Arc<Observation>,
-    /// What would be done.
+    /// The plan that would be carried out.
     pub plan: Plan,
-    /// What the machine's drain waits for, where this process runs the drain.
+    /// The wait of the machine's drain, if this process runs the drain.
     pub drain: Option<DrainWaiting>,
 }
 
@@ -203,11 +203,11 @@ fn deletion_stage(seen: &Observation) -> DeletionStage {
 /// A time at which something happens to a machine unless it makes progress before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// What is limited: `creation`, `health`, `drain`, `inPlace`, `preserve`, `pvDetach` or `pvReattach`.
+    /// The limited state or action: `creation`, `health`, `drain`, `inPlace`, `preserve`, `pvDetach` or `pvReattach`.
     pub name: &'static str,
     /// When.
     pub at: Timestamp,
-    /// What happens then.
+    /// The consequence when the deadline has passed.
     pub on_expiry: &'static str,
 }
 
@@ -220,7 +220,7 @@ pub struct Blocker {
     pub message: String,
     /// Since when.
     pub since: Option<Timestamp>,
-    /// What ends it. `None` when another process wrote the condition: only its sentence is known then.
+    /// The event that ends the wait. `None` when another process wrote the condition: only its message is known then.
     pub resolved_by: Option<String>,
 }
 
@@ -241,7 +241,7 @@ impl Outlook {
         Stage::of(&self.seen)
     }
 
-    /// What happens to the machine, and when, unless it makes progress before.
+    /// The deadlines of the machine and their consequences, unless it makes progress before.
     pub fn deadlines(&self) -> Vec<Deadline> {
         let seen = &self.seen;
         let mut all = Vec::new();
@@ -303,7 +303,7 @@ impl Outlook {
         all
     }
 
-    /// What the machine waits for according to its condition, as the condition would be after the plan.
+    /// The wait in the machine's condition, as the condition would be after the plan.
     fn condition_blocker(&self) -> Option<Blocker> {
         if let Some(standing) = &self.plan.standing {
             return standing.wait().map(Blocker::of);
@@ -389,7 +389,7 @@ impl Outlooks {
         Stage::of(&self.look(machine, now).0)
     }
 
-    /// What would be decided about a machine now.
+    /// The decision about a machine as it would be made now.
     pub fn of(&self, machine: &MachineSnapshot, now: Timestamp) -> Outlook {
         self.sight(machine, now).outlook()
     }

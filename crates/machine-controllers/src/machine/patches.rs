@@ -1,4 +1,4 @@
-//! What effects write. No other file of this module makes patches.
+//! The patches that effects write. No other file of this module makes patches.
 //!
 //! A list is replaced whole, and only in the version that was observed. Fields that an effect does not name are not touched,
 //! so that fields unknown to this program survive.
@@ -27,7 +27,7 @@ use controller_runtime::{
 use machine_api::names::{annotation, finalizer, label, machine_condition};
 use machine_driver::Code;
 
-/// What an effect writes to an object.
+/// The write of an effect to an object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// Nothing: the object is already as it should be, or the effect is about another object.
@@ -44,7 +44,7 @@ impl Write {
     }
 }
 
-/// What an effect writes to the machine. `newest` is the machine after the effects before this one.
+/// The write of an effect to the machine. `newest` is the machine after the effects before this one.
 pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot) -> Write {
     let version = newest.resource_version();
     match effect {
@@ -91,7 +91,7 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot)
     }
 }
 
-/// What an effect writes to the Node. `newest` is the Node after the effects before this one.
+/// The write of an effect to the Node. `newest` is the Node after the effects before this one.
 pub fn of_node(effect: &Effect, newest: &NodeSnapshot) -> Write {
     let version = newest.resource_version();
     match effect {

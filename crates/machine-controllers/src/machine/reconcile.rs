@@ -247,7 +247,7 @@ impl MachineController {
         Acted::Done
     }
 
-    /// What a driver call for the machine would depend on now.
+    /// The current inputs of a driver call for the machine.
     pub(super) fn inputs_of(&self, machine: &MachineSnapshot) -> Inputs {
         let class = class_of(&self.views, machine);
         let secrets = secrets_of(&self.views.secrets, machine, class.as_deref());
@@ -277,7 +277,7 @@ impl MachineController {
         Ok((driver, MachineRequest { machine, class: good.class, secret }))
     }
 
-    /// Class and Secrets for a call: the current ones. For a deletion, if these are missing, those that were last used.
+    /// Class and Secrets for a call: the current objects. For a deletion, if the current objects are missing, the objects that were last used.
     fn class_for(&self, call: Call, seen: &Observation) -> Result<GoodClass, Status> {
         let machine = &seen.machine;
         let key = ObjectKey::new(machine.namespace(), machine.class_ref().name.clone());
@@ -357,8 +357,7 @@ impl MachineController {
         lock(&self.vanished).remove(machine);
     }
 
-    /// What this process remembers of a machine, and what its drain waits for. `None` while a pass works on the machine, and
-    /// before its first pass.
+    /// The memory of this process about a machine, and the wait of its drain. `None` while a pass works on the machine, and before its first pass.
     pub(super) fn remembered(&self, key: &ObjectKey, uid: &str) -> Option<(Memory, Option<drain::waiting::Waiting>)> {
         let memories = lock(&self.memories);
         let memory = memories.get(key).filter(|memory| memory.uid == uid)?;
@@ -397,7 +396,7 @@ fn deadline(call: Call, deadlines: CallDeadlines) -> Duration {
     }
 }
 
-/// What a failed write of the control cluster means for the key.
+/// The outcome for a key after a failed write to the control cluster.
 fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
     match error {
         ApiError::NotLeading(_) => Outcome::Settled,

@@ -42,7 +42,7 @@ impl RetryPeriod {
     }
 }
 
-/// What happens to the driver's memory (`status.lastKnownState`) when a failed call returns no new one.
+/// Whether the driver's memory (`status.lastKnownState`) stays when a failed call returns no new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DriverMemory {
     /// It stays.
@@ -56,7 +56,7 @@ pub enum DriverMemory {
 pub struct CreationReaction {
     /// When to try again.
     pub retry: RetryPeriod,
-    /// What happens to the driver's memory.
+    /// Whether the driver's memory stays.
     pub memory: DriverMemory,
 }
 
@@ -93,7 +93,7 @@ pub enum StatusReaction {
     AskAgain(RetryPeriod),
 }
 
-/// What a failed `GetMachineStatus` means for a deletion.
+/// The reaction of a deletion to a failed `GetMachineStatus`.
 pub const fn after_failed_status_in_deletion(code: Code) -> StatusReaction {
     match code {
         Code::OK | Code::NotFound | Code::Unimplemented | Code::Uninitialized => StatusReaction::MoveOn,
@@ -113,7 +113,7 @@ pub const fn after_failed_status_in_deletion(code: Code) -> StatusReaction {
     }
 }
 
-/// What a failed `DeleteMachine` means.
+/// The reaction to a failed `DeleteMachine`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum DeleteReaction {
     /// There is nothing left to delete.

@@ -1,4 +1,4 @@
-//! What wakes a machine: changes of the machine, its siblings, its Node, its class, its Secrets, and the pods of its Node.
+//! The changes that wake a machine: changes of the machine, its siblings, its Node, its class, its Secrets, and the pods of its Node.
 //!
 //! Pure functions from a change to keys; [`MachineController::wakes`] gathers them. Source:
 //! spec/machine-controller §2.3, §2.5.
@@ -99,7 +99,7 @@ fn may_block_siblings(machine: Option<&MachineSnapshot>) -> bool {
     })
 }
 
-/// What a change of a Node means for its machines.
+/// The consequences of a change of a Node for its machines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct NodeNews {
     /// Machines to look at.
@@ -205,7 +205,7 @@ fn machines_of_class(class: &MachineClass, views: &ControlViews) -> impl Iterato
     views.machines.by_index(BY_CLASS, &name).into_iter().map(|machine| machine.key())
 }
 
-/// Machines to look at after a change of a Secret: those that may wait for it.
+/// Machines to look at after a change of a Secret: machines that may wait for it.
 pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     let Some(newest) = change.newest() else { return BTreeSet::new() };
     let matters = match (&change.old, &change.new) {
@@ -230,7 +230,7 @@ pub fn after_secret(change: &Change<Arc<Secret>>, views: &ControlViews) -> BTree
         .collect()
 }
 
-/// Machines to look at after a change of a pod: those whose node it is on, while they are drained.
+/// Machines to look at after a change of a pod: machines whose node has the pod, while they are drained.
 pub fn after_pod(change: &Change<PodSnapshot>, views: &ControlViews) -> BTreeSet<ObjectKey> {
     // A drain makes progress only when a pod is removed.
     if change.new.is_some() {
@@ -259,7 +259,7 @@ fn may_be_drained(machine: &MachineSnapshot) -> bool {
 }
 
 impl MachineController {
-    /// What wakes this controller. The returned functions also remember which Nodes were removed and added.
+    /// The changes that wake this controller. The returned functions also remember which Nodes were removed and added.
     pub fn wakes(self: &Arc<Self>) -> Wakes {
         let remembers = Arc::clone(self);
         Wakes {

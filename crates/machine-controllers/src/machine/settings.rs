@@ -9,7 +9,7 @@ use kube_values::duration::GoDuration;
 use machine_api::names::annotation;
 use serde::Serialize;
 
-/// Settings of the machine controller; the defaults are those of the flags.
+/// Settings of the machine controller. The defaults are the defaults of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineSettings {
     /// `--machine-creation-timeout`.
@@ -100,7 +100,7 @@ impl Default for MachineSettings {
     }
 }
 
-/// The limits of one machine: its own values, or else those of the flags.
+/// The limits of one machine: its own values, or else the values of the flags.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// A machine that is not Running this long after its creation is declared Failed.

@@ -25,7 +25,7 @@ pub enum Standing {
     Settled {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// What that state is.
+        /// A description of the state.
         text: Cow<'static, str>,
     },
 }
@@ -55,7 +55,7 @@ impl Standing {
         }
     }
 
-    /// What the machine waits for, if it waits.
+    /// The wait, if the machine waits.
     pub const fn wait(&self) -> Option<&Waiting> {
         match self {
             Self::Waits(wait) | Self::Rests(wait) => Some(wait),
@@ -63,8 +63,8 @@ impl Standing {
         }
     }
 
-    /// Whether both are the same wait, in whatever words: the same reason and the same object, and a cause is seen in both
-    /// or in neither.
+    /// Whether both are the same wait, with any text: they have the same reason and the same object, and both or none of
+    /// them has a cause.
     pub fn is_same_as(&self, other: &Self) -> bool {
         let on = |standing: &Self| standing.wait().map(|wait| (wait.on.clone(), wait.seen.is_empty()));
         (self.status(), self.reason(), on(self)) == (other.status(), other.reason(), on(other))
@@ -92,7 +92,7 @@ pub struct Waiting {
     limit: Option<(Timestamp, String)>,
 }
 
-/// What else happens to a machine while it waits.
+/// Another process that the machine is in while it waits: its deletion or its preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Course {
     /// Nothing else.
@@ -153,7 +153,7 @@ impl Waiting {
         self
     }
 
-    /// What the machine waits for.
+    /// The object that the machine waits for.
     pub fn object(&self) -> &str {
         &self.on
     }
@@ -204,7 +204,7 @@ impl Waiting {
         self.since.or(self.course.since())
     }
 
-    /// What ends the wait; if that is not set, what is waited for.
+    /// The event that ends the wait. If it is not set, the object that the machine waits for.
     pub fn resolved_by(&self) -> &str {
         if self.ended_by.is_empty() { &self.on } else { &self.ended_by }
     }
@@ -263,12 +263,12 @@ mod tests {
         Waiting::on("X", "help").in_course_of(Course::Preservation { until: None, since: at(0) }),
         "preserved, since 2027-01-15T08:00:00Z; waiting for help"
     )]
-    fn a_wait_says_for_what_since_when_until_when_and_what_ends_it(#[case] wait: Waiting, #[case] message: &str) {
+    fn a_wait_reports_object_start_limit_and_end(#[case] wait: Waiting, #[case] message: &str) {
         assert_eq!(wait.message(), message);
     }
 
     #[test]
-    fn a_wait_knows_since_when_and_what_ends_it() {
+    fn a_wait_contains_its_start_and_its_end() {
         assert_eq!((wait().began(), wait().resolved_by()), (Some(at(0)), "the kubelet joins"));
         let deletion = Waiting::on("X", "help").in_course_of(Course::Deletion(Some(at(5))));
         assert_eq!((deletion.began(), deletion.resolved_by()), (Some(at(5)), "help"));

@@ -12,7 +12,7 @@ use crate::times::{after, since};
 use controller_runtime::clock::as_watched;
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
-/// What is limited.
+/// The state or action that is limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
     /// The time from the machine's creation until it is Running.
@@ -28,7 +28,7 @@ pub enum Limited {
 /// A time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeLimit {
-    /// What is limited.
+    /// The state or action that is limited.
     pub of: Limited,
     /// Its length.
     pub length: Duration,

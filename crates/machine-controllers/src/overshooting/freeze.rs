@@ -13,7 +13,7 @@ use machine_api::{
 pub struct Marks {
     /// The label that stops creations.
     pub label: bool,
-    /// The condition that says why.
+    /// The condition with the reason.
     pub condition: bool,
     /// The annotation that requests a thaw.
     pub thaw_asked: bool,

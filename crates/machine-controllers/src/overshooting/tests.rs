@@ -229,7 +229,7 @@ fn turns(sets: Vec<(MachineSet, i64, i64)>) -> Vec<&'static str> {
 #[case::a_rollout_with_slow_drains_is_none_of_our_business(&[("md-old", 3, 0), ("md-new", 4, 4)], &[])]
 #[case::the_sum_over_the_sets_counts(&[("md-old", 3, 3), ("md-new", 3, 3)], &["overshooting/freeze"; 2])]
 #[case::terminating_machines_of_one_set_count(&[("md-new", 6, 3)], &["overshooting/freeze"])]
-fn sums_are_judged(#[case] sets: &[(&str, i64, i64)], #[case] expected: &[&str]) {
+fn sums_are_checked(#[case] sets: &[(&str, i64, i64)], #[case] expected: &[&str]) {
     let sets = sets.iter().map(|(name, machines, staying)| (set_of_class(name, "new", 3, 0), *machines, *staying));
     let found = turns(sets.collect());
     assert_eq!(found.iter().filter(|rule| !rule.ends_with("-deployment")).copied().collect::<Vec<_>>(), expected);

@@ -125,7 +125,7 @@ pub fn decide(seen: &Observation) -> Plan {
             let since = failing_since.unwrap_or(seen.asked);
             let silent = seen.steady.duration_since(since);
             if Duration::try_from(silent).unwrap_or_default() > seen.limits.timeout {
-                // The times in machines are those of the clock, not of the steady clock.
+                // The times in machines come from the wall clock, not from the steady clock.
                 let outage_began = seen.now.checked_sub(silent).unwrap_or(since);
                 (State::Frozen { outage_began }, Step::Freeze, soon)
             } else {
@@ -139,7 +139,7 @@ pub fn decide(seen: &Observation) -> Plan {
     Plan { state, step, next }
 }
 
-/// Which API server does not answer. Without the one that stores the machines no status can be written.
+/// The API server that does not answer. Without the API server that stores the machines, no status can be written.
 pub fn silence(control: &Health, target: &Health) -> Silence {
     match (control, target) {
         (Health::Up, Health::Up) => Silence::None,
@@ -148,7 +148,7 @@ pub fn silence(control: &Health, target: &Health) -> Silence {
     }
 }
 
-/// What a thaw does to an unhealthy machine.
+/// The effect of a thaw on an unhealthy machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Thaw {
     /// The machine became unhealthy during the outage: it counts as Running again.
@@ -157,7 +157,7 @@ pub enum Thaw {
     RestartsTimeout,
 }
 
-/// Decides what a thaw does to this machine; `None` means nothing.
+/// Decides the effect of a thaw on this machine. `None` means no effect.
 pub fn thawed(machine: &MachineSnapshot, outage_began: Timestamp) -> Option<Thaw> {
     let current = &machine.status().current_status;
     if current.phase != MachinePhase::Unknown || machine.is_deleting() {
@@ -282,13 +282,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_thaw_forgives_what_began_after_the_first_question_without_an_answer() {
+    fn a_thaw_resets_failures_after_the_first_probe_without_an_answer() {
         let plan = probe(FROZEN(), true, true, 1200);
         assert_eq!((plan.step, plan.state), (Step::Thaw { outage_began: at(60) }, WELL()));
     }
 
     #[test]
-    fn nobody_thaws_by_views_that_are_behind() {
+    fn no_machine_is_thawed_with_outdated_views() {
         let plan = probe_with(Views::Behind, FROZEN(), true, true, 1200);
         assert_eq!((plan.step, plan.state, plan.next), (Step::Nothing, FROZEN(), Duration::from_secs(6)));
         let plan = probe_with(Views::Behind, WELL(), true, true, 1200);
@@ -313,7 +313,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn decision_13_what_fell_ill_in_the_period_before_the_outage_stays_ill() {
+    fn decision_13_a_machine_that_became_unhealthy_before_the_outage_stays_unhealthy() {
         let Step::Thaw { outage_began } = probe(FROZEN(), true, true, 1200).step else { panic!("no thaw") };
         assert_eq!(thawed(&unknown(59).into(), outage_began), Some(Thaw::RestartsTimeout));
         assert_eq!(thawed(&unknown(60).into(), outage_began), Some(Thaw::Recovers));

@@ -45,7 +45,7 @@ impl Default for Guards {
     }
 }
 
-/// What the machine of a listed VM says about the VM.
+/// The relation between a listed VM and its machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Claim {
     /// The machine has this VM.
@@ -178,7 +178,7 @@ pub struct Observation {
     pub version: u32,
     /// The time of the decision.
     pub now: Timestamp,
-    /// What the provider listed.
+    /// The VMs that the provider listed.
     pub vms: Vec<ListedVm>,
     /// Start of the suspicion for each suspected VM, by provider id.
     pub suspects: BTreeMap<String, Timestamp>,
@@ -222,7 +222,7 @@ pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>,
     suspected.into_iter().chain(others.into_iter().take(for_others)).map(|(_, vm)| vm.provider_id.clone()).collect()
 }
 
-/// Decides which VMs are suspected, and which of them are deleted. The claims are those of the API server.
+/// Decides which VMs are suspected, and which of them are deleted. The claims come from the API server, not from the stores.
 ///
 /// Those suspected for the longest time are deleted first. The suspicion of a VM that can't be deleted starts again, so that such VMs do not keep
 /// the others from being deleted.

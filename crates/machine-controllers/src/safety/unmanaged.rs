@@ -52,7 +52,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// What the Node itself shows, without its machines.
+    /// The observation of the Node itself, without its machines.
     pub fn of(node: &NodeSnapshot, now: Timestamp, max_age: Duration) -> Self {
         Self {
             version: OBSERVATION_VERSION,

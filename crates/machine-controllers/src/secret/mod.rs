@@ -31,7 +31,7 @@ use crate::{
 /// class goes.
 const UNSEEN_CLASS: Duration = Duration::from_secs(60);
 
-/// What to do with the finalizer.
+/// The decision about the finalizer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum FinalizerVerdict {
     /// Add it.
@@ -42,7 +42,7 @@ pub enum FinalizerVerdict {
     Keep,
 }
 
-/// Decides what to do with the finalizer of this Secret, to which this number of classes refers.
+/// Decides about the finalizer of this Secret, to which this number of classes refers.
 pub fn secret_finalizer(secret: &Secret, references: usize) -> FinalizerVerdict {
     let has = secret.finalizers().iter().any(|name| name == finalizer::SECRET);
     let deleting = secret.metadata.deletion_timestamp.is_some();
@@ -121,8 +121,7 @@ pub fn after_secret(change: &Change<Arc<Secret>>) -> BTreeSet<ObjectKey> {
     change.new.iter().filter(|_| matters).map(|secret| ObjectKey::of(&**secret)).collect()
 }
 
-/// The Secrets to check after a change of a class: those that it referred to and those that it refers to now, if they
-/// differ.
+/// The Secrets to check after a change of a class: its former and its present Secrets, if they differ.
 pub fn after_class(change: &Change<Arc<MachineClass>>) -> BTreeSet<ObjectKey> {
     let of = |class: Option<&Arc<MachineClass>>| class.map(|class| references(class)).unwrap_or_default();
     let (before, now) = (of(change.old.as_ref()), of(change.new.as_ref()));

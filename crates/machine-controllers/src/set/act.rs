@@ -114,7 +114,7 @@ fn together(steps: &[Step]) -> usize {
     }
 }
 
-/// What a set reports about calls that failed. Errors from the API server are reported. A lost answer (S-MS-28), a
+/// The report of a set about calls that failed. Errors from the API server are reported. A lost answer (S-MS-28), a
 /// conflict with another writer, and the loss of the lease are no failures.
 fn replica_failure(
     seen: &SetObservation,

@@ -61,8 +61,8 @@ pub fn keep_failed(
         .collect()
 }
 
-/// Whether neither the machine nor its Node says yet whether to preserve the machine. The value on the Node alone
-/// counts; the machine controller removes a differing one from the machine.
+/// Whether neither the machine nor its Node says yet whether to preserve the machine. Only the value on the Node counts.
+/// The machine controller removes a different value from the machine.
 fn is_undecided(machine: &MachineSnapshot) -> bool {
     let by_node = machine.annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).unwrap_or_default();
     by_node.is_empty() && machine.annotation(annotation::PRESERVE).is_none_or(|value| !KNOWN_VALUES.contains(&value))

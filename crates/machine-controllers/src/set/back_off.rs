@@ -79,7 +79,7 @@ impl Hold {
     }
 }
 
-/// What is remembered of a set from one pass to the next. Losing it costs three machines.
+/// The memory about a set between passes. Losing it costs three machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackOff {
     /// Failed machines that were counted and still exist, by UID.
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ended_a_wait_begins_a_new_row() {
+    fn the_end_of_a_wait_begins_a_new_row() {
         let mut back_off = held();
         look(&mut back_off, 10, vec![running("d")]);
         assert_eq!(look(&mut back_off, 20, vec![running("d"), lost("e"), lost("f")]), None);
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_template_class_and_secret_are_what_may_be_wrong() {
+    fn replicas_template_class_and_secret_may_be_wrong() {
         let views = ControlViews::default();
         let class = |generation: i64| {
             let mut class = MachineClass { metadata: meta("class"), ..MachineClass::default() };

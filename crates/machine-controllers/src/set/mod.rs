@@ -86,7 +86,8 @@ pub struct SetDeps {
     pub name_seed: u64,
 }
 
-/// What the controller remembers of a set between passes. Losing it costs a status write or a name, never a machine.
+/// The memory of the controller about a set between passes. Losing it costs a status write or a name, but never a
+/// machine.
 #[derive(Clone, Debug, Default)]
 struct Memory {
     uid: String,

@@ -54,7 +54,7 @@ impl ReplicaFailure {
     }
 }
 
-/// What a decision about a set may depend on.
+/// The input of a decision about a set.
 #[derive(Clone, Debug, Serialize)]
 pub struct SetObservation {
     /// Version of this structure.

@@ -184,7 +184,7 @@ mod tests {
     use crate::set::testing::*;
 
     #[test]
-    fn the_difference_is_what_changed_and_nothing_else() {
+    fn the_difference_contains_only_changes() {
         let seen = json!({"a": 1, "b": {"c": 2, "d": 3}, "e": [1]});
         let wanted = json!({"a": 1, "b": {"c": 4}, "e": [1, 2]});
         assert_eq!(merge_difference(&seen, &wanted), Some(json!({"b": {"c": 4, "d": null}, "e": [1, 2]})));

@@ -91,7 +91,7 @@ pub enum Effect {
 pub struct Step {
     /// Name of the rule, for logs, the journal and the audit of the gate.
     pub rule: &'static str,
-    /// What to do.
+    /// The effect.
     pub effect: Effect,
 }
 

@@ -1,4 +1,4 @@
-//! Which sets a change wakes. Pure functions over the stores.
+//! The sets that a change wakes. Pure functions over the stores.
 //!
 //! Source: spec/deployment-and-set §4 without its periodic requeues (decisions.md 38). A change that no decision about
 //! a set reads wakes no set.
@@ -188,10 +188,7 @@ mod tests {
     #[case::another_of_the_same_name(
         |set: &mut MachineSet| set.metadata.uid = Some("another".to_owned()), Strength::EndsBackOff)]
     #[case::nothing_that_shows(|_: &mut MachineSet| {}, Strength::EndsBackOff)]
-    fn a_set_that_failed_is_not_woken_by_what_it_said_of_that(
-        #[case] change: fn(&mut MachineSet),
-        #[case] expected: Strength,
-    ) {
+    fn a_failed_set_is_not_woken_by_its_own_report(#[case] change: fn(&mut MachineSet), #[case] expected: Strength) {
         let old = Building(set(1).build()).created_at(-9).build();
         let mut new = old.clone();
         new.metadata.resource_version = Some("99".to_owned());

@@ -233,7 +233,7 @@ mod tests {
 
     /// A driver repeats the message of its cloud on each of a thousand machines.
     #[test]
-    fn what_failed_machines_say_is_short_in_the_status_of_their_owner() {
+    fn messages_of_failed_machines_are_short_in_the_status_of_their_owner() {
         let operation = LastOperation { description: "x".repeat(30_000), ..LastOperation::default() };
         assert_eq!(in_short(&operation).description.chars().count(), LONGEST_DESCRIPTION);
         let operation = LastOperation { description: "no quota".to_owned(), ..LastOperation::default() };
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn s_ms_29_a_failure_is_told_s_msst_07_refreshed_and_s_ms_30_taken_back() {
+    fn s_ms_29_a_failure_is_reported_s_msst_07_refreshed_and_s_ms_30_removed() {
         let mut seen = settled(3, vec![]);
         seen.failure = Some(failing("quota"));
         let status = written(&seen).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     #[case::under_another_name(Some(REFUSED), "set-x2z4v", 60, false)]
     #[case::an_hour_later(Some(REFUSED), "set-x2z4v", 3600, true)]
     #[case::for_another_cause(Some("Error creating: no"), "set-bcdfg", 60, true)]
-    fn an_event_tells_of_a_failure_once_an_hour(
+    fn an_event_reports_a_failure_once_an_hour(
         #[case] known: Option<&str>,
         #[case] name: &str,
         #[case] later: i64,
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn d_32_a_set_without_our_finalizer_that_ends_is_told_nothing() {
+    fn d_32_an_ending_set_without_our_finalizer_gets_no_status() {
         let ends = set(1).deleting().with(|set| set.metadata.finalizers = None).build();
         assert_eq!(decide_status(&seeing(ends, [running("a").build()])), Plan::default());
     }

@@ -146,7 +146,7 @@ pub(crate) fn set(replicas: i32) -> Building<MachineSet> {
     Building(set)
 }
 
-/// What the set controller observes.
+/// The observation of the set controller.
 pub(crate) fn seeing(set: impl Into<SetSnapshot>, machines: impl IntoIterator<Item = Machine>) -> SetObservation {
     let machines = machines.into_iter().map(Into::into).collect();
     SetObservation { machines, ..SetObservation::of(set.into(), now()) }

@@ -183,7 +183,7 @@ async fn a_deletion_without_answer_is_looked_after_before_anything_else_is_decid
 #[case::somebody_wants_to_keep_it(failed("a"), 1, json!({ "node.machine.sapcloud.io/preserve": "now" }))]
 #[case::somebody_gives_it_a_priority(running("a").created_at(-9), 1, json!({ "machinepriority.machine.sapcloud.io": "5" }))]
 #[tokio::test]
-async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_anew(
+async fn a_machine_that_has_changed_since_it_was_chosen_is_chosen_again(
     #[case] machine: Building<Machine>,
     #[case] wanted: i32,
     #[case] annotations: Value,
@@ -291,7 +291,7 @@ async fn a_machine_whose_patch_is_refused_holds_up_no_other() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_lasts_is_written_and_told_once() {
+async fn a_lasting_refusal_is_written_and_reported_once() {
     let mut cluster = Cluster::new(Some(set(3)), vec![]);
     for _ in 0..20 {
         cluster.api.fail_next("POST machines", Fault::REFUSE);

@@ -1,4 +1,4 @@
-//! What a set remembers of its calls about machines that got no answer. Shared with the simulation. Pure.
+//! The memory of a set about its calls for machines that got no answer. Shared with the simulation. Pure.
 //!
 //! Each such machine is read before the next decision: the set may have been deleted or shrunk by then. A creation is
 //! remembered longer, because the request may still arrive at the API server; the next machine is created under the
@@ -12,7 +12,7 @@ use super::plan::{Effect, Step};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unanswered(BTreeMap<String, Doubt>);
 
-/// What is unknown about a machine.
+/// The unknown fact about a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
     /// Whether it was created; the API server has not been asked yet.

@@ -120,7 +120,7 @@ impl MachineSnapshot {
         &self.0.status.conditions
     }
 
-    /// The conditions of the machine itself, which say why it is not where it should be.
+    /// The conditions of the machine itself, which contain the reason why it is not in its intended state.
     pub fn machine_conditions(&self) -> &[Condition] {
         &self.0.status.machine_conditions
     }

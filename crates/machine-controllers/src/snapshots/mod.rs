@@ -2,7 +2,7 @@
 //!
 //! A snapshot is a cheap handle of an object in one version. Rules, indexes, routing and views read it only through
 //! accessors that return borrowed values, so that the content of a snapshot can change without changes there. Code that
-//! needs the whole object uses `Whole`; `src/floors.rs` lists the files that do so.
+//! needs the whole object uses `Whole`; `src/layers.rs` lists the files that do so.
 //!
 //! Classes and Secrets have no snapshots here: there are few of them, and drivers get the whole objects. Their snapshot
 //! is `Arc<K>`.

@@ -105,8 +105,8 @@ impl Checks {
         }
     }
 
-    /// Checks that a machine is where it should be or says why not, after passes that have done nothing for a long
-    /// time.
+    /// Checks that a machine is in its intended state or reports a reason, after passes that have done nothing for a
+    /// long time.
     fn explains_itself(&mut self, seen: &Observation, plan: &Plan, truth: &Machine) {
         let uid = uid(truth);
         // These calls are short in reality, but not always in a history.

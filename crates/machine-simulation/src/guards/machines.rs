@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sabotage_changes_what_it_names_and_nothing_else() {
+    fn a_removed_guard_changes_only_its_own_check() {
         let effects = vec![Effect::RereadMachine, Effect::CheckInputs];
         let plan = Plan::new("x", effects, Next::Again);
         let without = |guard| {

@@ -1,4 +1,4 @@
-//! What rollouts, updates, drains and preservations must have removed from a Node.
+//! The marks that rollouts, updates, drains and preservations must have removed from a Node.
 
 use super::Differences;
 use machine_api::{

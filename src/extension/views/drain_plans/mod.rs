@@ -1,6 +1,6 @@
 //! `drainplans`: what a drain of a node would do now.
 //!
-//! The machine controller decides mode, limits and deadline. The planner of the drain room decides the order of the pods, in a
+//! The machine controller decides mode, limits and deadline. The planner of the drain module decides the order of the pods, in a
 //! simulation on virtual time ([`machine_simulation::drain`]). No pod is changed, and no driver is asked. Source:
 //! spec/extension-apiserver §1.4.
 
@@ -63,7 +63,7 @@ use machine_controllers::{
 use machine_simulation::drain::{self, End, Forecast, Kind as WaveKind};
 
 const NAMES: Names = Names { kind: "DrainPlan", plural: "drainplans", short: "drp", verbs: &[Verb::Get, Verb::Create] };
-/// Most pods in a list of pods.
+/// Maximum number of pods in a list of pods.
 const MOST_PODS: usize = 1000;
 /// How long the first request waits for the caches of pods and volumes.
 const MAX_WARMUP: Duration = Duration::from_secs(10);
@@ -152,7 +152,7 @@ impl DrainPlanView {
         seen.limits.detach = spec.pv_detach_timeout.map_or(seen.limits.detach, GoDuration::to_std);
         seen.limits.reattach = spec.pv_reattach_timeout.map_or(seen.limits.reattach, GoDuration::to_std);
         let own_mode = drain_mode(&seen);
-        // The plan begins now, without a memory of earlier steps: its times are those of the clock.
+        // The plan begins now, without a memory of earlier steps, so its times are times of the clock.
         seen.steady = seen.now;
         let mode = match spec.force {
             Some(true) => DrainMode::Forced,

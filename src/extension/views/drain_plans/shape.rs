@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 
-/// What a drain of a node would do now, pod by pod. The name is that of the machine or the node, unless the review has a name.
+/// The effects of a drain of a node now, pod by pod. The object has the name of the machine or the node, unless the review has a
+/// name.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct DrainPlan {
     /// The request.

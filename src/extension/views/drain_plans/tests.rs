@@ -310,7 +310,7 @@ async fn evicted_by_a_drain(world: &World) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_does_what_the_plan_says() {
+async fn a_drain_follows_its_plan() {
     let world = world();
     for name in ["web-1", "web-2", "web-3"] {
         world.pods.add_pod(name, "n", &json!({ "metadata": { "labels": { "app": "web" } } }));

@@ -1,7 +1,6 @@
 //! `fleetsummaries`: one object per namespace with counts of its machines.
 //!
-//! Only objects of the stores are counted; no provider is asked. Stages are those of the outlooks. Source:
-//! spec/extension-apiserver §1.6.
+//! Only objects of the stores are counted; no provider is asked. The stages are the same as in the outlooks. Source: spec/extension-apiserver §1.6.
 
 mod failures;
 mod shape;

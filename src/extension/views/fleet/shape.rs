@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::super::common::Observed;
 
-/// Counts of the machines of a namespace. The name is that of the namespace.
+/// Counts of the machines of a namespace. The object has the name of the namespace.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetSummary {

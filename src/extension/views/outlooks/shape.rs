@@ -9,14 +9,14 @@ use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 use machine_controllers::machine::outlook::Stage;
 
-/// The reason for the state of a machine, and the next steps of the machine controller. Name, labels and age are those of the
+/// The reason for the state of a machine, and the next steps of the machine controller. Name, labels and age are the same as of the
 /// machine.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineOutlook {
     /// Phase of the machine.
     pub phase: String,
-    /// The stage of the machine. The stages from `GetVmStatus` on are those of its deletion.
+    /// The stage of the machine. The stages from `GetVmStatus` on are stages of its deletion.
     #[schemars(extend("enum" = Stage::ALL.map(Stage::as_str)))]
     pub stage: &'static str,
     /// The last operation on the machine.
@@ -69,7 +69,7 @@ pub struct DeadlineView {
     pub at: String,
     /// The time from now until the limit expires; zero if it has expired.
     pub remaining: GoDuration,
-    /// What happens when the limit expires.
+    /// The consequence when the limit expires.
     pub on_expiry: &'static str,
 }
 
@@ -115,7 +115,7 @@ pub struct BlockerView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("format" = "date-time"))]
     pub since: Option<String>,
-    /// What ends the wait. Absent if another process has written the message, so that only the message is known.
+    /// The event that ends the wait. Absent if another process has written the message, so that only the message is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resolved_by: Option<String>,
 }

@@ -1,6 +1,6 @@
 //! The claims of machines on VMs, for the machines of one moment.
 //!
-//! The safety room has the rule. The index here makes it fast for many VMs. Pure.
+//! The safety module has the rule. The index here makes it fast for many VMs. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

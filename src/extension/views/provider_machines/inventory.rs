@@ -38,7 +38,7 @@ pub struct InventorySettings {
     pub deadline: Duration,
     /// How long the last list is shown while calls fail.
     pub retention: Duration,
-    /// Most calls at a time.
+    /// Maximum number of concurrent calls.
     pub parallel: usize,
 }
 

@@ -1,6 +1,6 @@
 //! `providermachines`: the VMs at the providers, compared with the machines.
 //!
-//! [`inventory`] has the lists of the providers, and [`states`] the state of each VM. Nothing is deleted here: the safety room decides
+//! [`inventory`] has the lists of the providers, and [`states`] the state of each VM. Nothing is deleted here: the safety module decides
 //! about orphans. Source: spec/extension-apiserver §1.2.
 
 pub mod claims;

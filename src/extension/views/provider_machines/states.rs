@@ -1,6 +1,6 @@
 //! The state of a VM on the list of a provider, and of a machine whose VM is not on the list.
 //!
-//! The safety room has the rules for claims of machines on VMs, and for the deletion of orphans. Pure. Source:
+//! The safety module has the rules for claims of machines on VMs, and for the deletion of orphans. Pure. Source:
 //! spec/extension-apiserver §1.2.
 
 use jiff::Timestamp;
@@ -42,7 +42,7 @@ impl State {
     }
 }
 
-/// What the lists show about a VM.
+/// Facts about a VM from the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// Whether several VMs are listed for the same machine.

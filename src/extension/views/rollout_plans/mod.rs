@@ -1,6 +1,6 @@
-//! `rolloutplans`: what a change of a deployment would do.
+//! `rolloutplans`: the effects of a change of a deployment.
 //!
-//! The rules of admission judge the proposal. The decisions of the controllers of deployments and sets are simulated
+//! The rules of admission check the proposal. The decisions of the controllers of deployments and sets are simulated
 //! ([`machine_simulation::forecast`]). Nothing is stored. Source: spec/extension-apiserver §1.5.
 
 mod proposal;
@@ -45,9 +45,9 @@ use machine_simulation::forecast::{self, Cut, Forecast, Stuck};
 
 const NAMES: Names =
     Names { kind: "RolloutPlan", plural: "rolloutplans", short: "rop", verbs: &[Verb::Get, Verb::Create] };
-/// Most steps that a review may ask for.
+/// Maximum number of steps that a review may ask for.
 const MAX_STEPS: i32 = 1000;
-/// Most steps of a review that does not say a number.
+/// Maximum number of steps of a review without a number.
 const DEFAULT_STEPS: i32 = 200;
 
 /// The view `rolloutplans`.

@@ -1,6 +1,6 @@
 //! A proposed deployment: reading the review, and the judgement of admission.
 //!
-//! Defaults and rules are those of the webhooks, called in this process. A malformed review is refused. A proposal that admission
+//! Defaults and rules are the same functions as in the webhooks, called in this process. A malformed review is refused. A proposal that admission
 //! would deny gets a plan that says so. Source: spec/extension-apiserver §1.5.
 
 use serde_json::{Value, json};
@@ -32,7 +32,7 @@ pub struct Asked {
     spec: Spec,
     /// The assumed durations and failures.
     pub assume: Assumptions,
-    /// Most steps of the plan.
+    /// Maximum number of steps of the plan.
     pub most_steps: usize,
 }
 
@@ -220,7 +220,7 @@ fn field_message(kind: Kind, error: &FieldError) -> FieldMessage {
     }
 }
 
-/// Judges a proposed class. The first warning says that the content of a class never replaces machines.
+/// Checks a proposed class. The first warning says that the content of a class never replaces machines.
 fn judge_class(sources: &Sources, proposed: &ProposedClass, namespace: &str, admission: &mut Admission) {
     let name = &proposed.name;
     admission.warnings.push(format!(

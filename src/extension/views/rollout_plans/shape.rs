@@ -10,7 +10,8 @@ use super::super::common::Incomplete;
 use kube_values::duration::GoDuration;
 use machine_api::schema::nodes;
 
-/// What a change of a deployment would do, machine by machine. The name is that of the deployment, unless the review has a name.
+/// The effects of a change of a deployment, machine by machine. The object has the name of the deployment, unless the review has a
+/// name.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct RolloutPlan {
     /// The request.

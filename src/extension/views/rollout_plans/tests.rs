@@ -160,7 +160,7 @@ async fn a_deployment_that_is_being_deleted_has_no_rollout() {
 }
 
 #[tokio::test]
-async fn a_plan_that_ends_early_says_so() {
+async fn a_plan_that_ends_early_is_marked() {
     let world = world();
     let spec = json!({ "machineDeploymentName": "d", "maxSteps": 1, "proposed": { "template": template("new") } });
     let answer = RolloutPlanView::new(&world.sources).create("ns", json!({ "spec": spec })).await.unwrap();

@@ -54,9 +54,9 @@ fn orchestration<'a>(fleet: &Fleet<'a>) -> Option<&'a OrchestrationType> {
     strategy.in_place_update.as_ref().filter(|_| is_in_place).map(|limits| &limits.orchestration_type)
 }
 
-/// The size of a set that is about to be created: what surge allows, or zero if the user selects the nodes. Also zero
-/// while another set may still act on an earlier size, as in [`grown`]: a set to which a machine has just moved may also
-/// create the machine that the moved one replaces.
+/// The size of a set that is about to be created: the size that surge allows, or zero if the user selects the nodes.
+/// Also zero while another set may still act on an earlier size, as in [`grown`]: a set to which a machine has just
+/// moved may also create the machine that the moved one replaces.
 pub fn first_size(fleet: &Fleet<'_>) -> i32 {
     match orchestration(fleet) {
         Some(OrchestrationType::Manual) => 0,
@@ -218,8 +218,8 @@ fn without_named(fleet: &Fleet<'_>) -> Sizes {
     fleet.all().map(size_of).collect()
 }
 
-/// The new set takes the room that the old ones leave, and with orchestration `Auto` also the surge. The original uses
-/// surge only when it creates the set. There a set that existed before, or was created when there was no room, never
+/// The new set takes the replicas that the old sets leave, and with orchestration `Auto` also the surge. The original
+/// uses surge only when it creates the set. There a set that existed before, or was created without free replicas, never
 /// grows if no machine may be unavailable.
 fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
     let replicas = fleet.replicas();
@@ -229,7 +229,7 @@ fn grown(fleet: &Fleet<'_>, new: &SetState<'_>) -> Sizes {
         // A set that may still be creating a machine for its earlier size would end up with one machine too many.
         new.spec()
     } else {
-        // Machines that old sets have not started to delete still take room (decisions.md 39).
+        // Machines that old sets have not started to delete still count (decisions.md 39).
         let committed = fleet.sum(SetState::taken);
         let room = replicas.saturating_add(fleet.limits.surge).saturating_sub(committed);
         new.spec() + room.clamp(0, replicas - new.spec())

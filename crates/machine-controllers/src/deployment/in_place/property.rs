@@ -207,7 +207,7 @@ fn a_third_set_makes_none_while_the_second_may_make_the_one_whose_place_a_moved_
 /// The hand-over of three machines ends after two have changed their owner. Then the deployment shrinks a lot, and the
 /// overshoot guard freezes it.
 #[test]
-fn a_deployment_that_is_frozen_in_the_middle_of_a_hand_over_gets_rid_of_what_is_too_much() {
+fn a_deployment_that_is_frozen_during_a_hand_over_deletes_its_surplus() {
     let mut world = World::new(6, 0, 3, Auto);
     world.turn_to("second");
     world.happen(&[WHOLE, Set(1), WHOLE, WHOLE]);
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn of_an_update_in_place_the_scaler_takes_whom_it_names_and_nobody_else(
+    fn the_scaler_takes_only_named_machines_from_an_update_in_place(
         replicas in 1..7_i32, named in prop::collection::vec(0..64_usize, 1..4), surge in 0..3_i32, auto in any::<bool>(),
         first in happenings(), between in happenings(), second in happenings(),
     ) {

@@ -37,7 +37,7 @@ fn nodes_are_selected(#[case] old: (i32, &'static [Is]), #[case] new: (i32, &'st
 }
 
 #[test]
-fn s_inpl_13_what_surge_has_made_superfluous_goes() {
+fn s_inpl_13_machines_that_surge_has_made_surplus_are_deleted() {
     let seen = fleet(Auto, of(2, &[Candidate, Candidate]), of(3, &[Plain, Plain, Plain]));
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
 }

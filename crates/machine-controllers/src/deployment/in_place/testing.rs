@@ -33,11 +33,11 @@ pub(super) enum Is {
     Selected,
     /// Its node is drained and being updated.
     Updating,
-    /// Its node is updated, and all objects say so.
+    /// Its node is updated, and all objects show this.
     Updated,
-    /// Its node is updated, but the machine's phase does not say so yet.
+    /// Its node is updated, but the machine's phase does not show this yet.
     UpdatedEarly,
-    /// The machine's condition says success, its node says failure.
+    /// The machine's condition shows a success, and its node shows a failure.
     Contradicting,
     /// Updated, and moved to its present set.
     HandedOver,

@@ -52,7 +52,7 @@ fn a_pass_that_broke_off_is_repaired(
 }
 
 #[test]
-fn a_machine_that_moved_is_counted_also_when_its_node_is_made_anew() {
+fn a_machine_that_moved_is_counted_also_when_its_node_is_created_again() {
     let mut seen = fleet(Auto, of(1, &[Candidate]), of(2, &[Plain, Plain, HandedOver]));
     seen.nodes.as_mut().unwrap().remove("node-md-new-2");
     seen.sets[1].machines[2].to_mut().status.conditions.clear();
@@ -129,7 +129,7 @@ fn d_23_a_surge_machine_that_is_still_starting_holds_nothing_up(
 #[case::s_inpl_08_the_old_set_leaves_room(of(1, &[Candidate]), of(1, &[Plain]), &[1, 2])]
 #[case::s_inpl_21_a_new_set_waits_for_nodes_to_be_picked(of(3, &[Candidate, Candidate, Candidate]), of(0, &[]), &[3, 0])]
 #[case::what_the_old_set_has_yet_to_delete_takes_room(of(1, &[Candidate, Candidate]), of(1, &[Plain]), &[1, 1])]
-fn the_new_set_fills_what_the_old_one_leaves(
+fn the_new_set_takes_the_replicas_that_the_old_set_leaves(
     #[case] old: (i32, &'static [Is]),
     #[case] new: (i32, &'static [Is]),
     #[case] expected: &[i32],
@@ -217,7 +217,7 @@ fn s_inpl_20_nodes_of_old_sets_become_candidates() {
 }
 
 #[test]
-fn d_47_a_machine_of_somebody_else_with_the_same_labels_is_left_alone() {
+fn d_47_a_foreign_machine_with_the_same_labels_is_not_changed() {
     use crate::set::testing::{controller_reference, now};
     let seen = fleet(Manual, of(1, &[Plain]), of(0, &[]));
     let (views, nodes) = (ControlViews::default(), node_store());
@@ -304,7 +304,7 @@ fn an_old_set_is_waited_for_until_it_has_seen_its_size(#[case] since: i64, #[cas
 }
 
 #[test]
-fn a_superfluous_machine_that_somebody_keeps_costs_the_healthy_one_before_it() {
+fn a_surplus_machine_that_is_preserved_costs_the_healthy_machine_before_it() {
     let mut seen = fleet_of(2, (1, 1), Auto, of(2, &[Candidate, Unhealthy]), of(2, &[Plain, Starting]));
     assert_eq!(rules(&seen), ["in-place/superfluous md-old 0"]);
     // Now the set would delete the healthy machine first, and one machine is available.
@@ -382,7 +382,7 @@ fn scaled_in(replicas: i32, old: (i32, &[Is]), new: (i32, &[Is]), named: &[&str]
 #[case::some_of_both(2, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/named md-new 1"])]
 #[case::no_more_than_are_to_go(3, &["md-old-1", "md-new-0"], &["in-place/named md-old 1", "in-place/remember md-new 2"])]
 #[case::nobody_is_to_go(4, &["md-new-1"], &[])]
-fn d_16_whom_the_scaler_names_in_the_middle_of_an_update_goes_and_nobody_else(
+fn d_16_only_machines_that_the_scaler_names_are_deleted_during_an_update(
     #[case] replicas: i32,
     #[case] named: &[&str],
     #[case] expected: &[&str],

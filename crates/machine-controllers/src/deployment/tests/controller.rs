@@ -275,7 +275,7 @@ async fn a_set_that_was_sized_without_an_answer_is_read_before_a_new_one_is_made
 #[case::a_refusal(Fault::REFUSE)]
 #[case::a_webhook_that_the_server_cannot_reach(Fault::FAIL)]
 #[tokio::test(start_paused = true)]
-async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case] fault: Fault) {
+async fn s_ms_29_and_30_the_reason_for_a_missing_machine_is_reported_and_removed(#[case] fault: Fault) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.api.fail_next("POST machines", fault);
     cluster.pass().await;
@@ -293,7 +293,7 @@ async fn s_ms_29_and_30_why_a_machine_was_not_made_is_told_and_taken_back(#[case
 #[case::a_refusal(Fault::REFUSE, "exceeded quota")]
 #[case::a_webhook_that_the_server_cannot_reach(Fault::FAIL, "failed calling webhook")]
 #[tokio::test(start_paused = true)]
-async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[case] says: &str) {
+async fn the_reason_for_a_missing_set_is_reported_and_removed(#[case] fault: Fault, #[case] says: &str) {
     let cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.api.fail_next("POST machinesets", fault);
     cluster.pass().await;
@@ -309,7 +309,7 @@ async fn why_a_set_was_not_made_is_told_and_taken_back(#[case] fault: Fault, #[c
 #[case::of_the_set("PATCH machinesets", "machinedeployment")]
 #[case::of_its_status("PATCH machinedeployments/status", "status of machinedeployment")]
 #[tokio::test(start_paused = true)]
-async fn a_write_that_is_refused_again_and_again_is_told_once(#[case] write: &str, #[case] named: &str) {
+async fn a_repeatedly_refused_write_is_reported_once(#[case] write: &str, #[case] named: &str) {
     let mut cluster = Cluster::new(&deployment(3, 1, 0).build());
     cluster.settle().await;
     cluster.events();
@@ -411,7 +411,7 @@ async fn s_rb_01_the_set_of_the_previous_revision_becomes_the_newest() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn s_inpl_24_an_in_place_deployment_without_nodes_says_so_and_keeps_its_machines() {
+async fn s_inpl_24_an_in_place_deployment_without_nodes_reports_it_and_keeps_its_machines() {
     use crate::deployment::testing::in_place;
     use machine_api::v1alpha1::OrchestrationType::Auto;
     let mut cluster = Cluster::new(&deployment(2, 1, 0).build());

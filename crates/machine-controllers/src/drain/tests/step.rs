@@ -252,7 +252,7 @@ fn mc_213_mc_214_a_volume_that_does_not_detach_fails_this_attempt_and_the_next()
 }
 
 #[test]
-fn m_43_what_a_pod_left_attached_before_this_process_began_is_waited_for() {
+fn m_43_volumes_that_were_attached_before_this_process_began_are_waited_for() {
     let mut world = World::with(Vec::new());
     world.seen.left_attached = vec!["pv-1".to_owned()];
     world.place("pv-1", true, false);
@@ -336,7 +336,7 @@ fn mc_290_a_short_drain_with_a_volume_ends_in_its_time() {
 }
 
 #[test]
-fn mc_204_a_pod_under_two_budgets_is_told_with_both() {
+fn mc_204_a_pod_with_two_budgets_is_reported_with_both() {
     let budget = BudgetState::Several(vec!["ns/a".to_owned(), "ns/b".to_owned()]);
     let mut world = World::with(vec![PodFacts { budget: budget.clone(), ..pod("a") }]);
     world.step(&PodAnswer::Failed("500".to_owned()));
@@ -403,7 +403,7 @@ fn waits(step: &DrainStep) -> String {
 }
 
 #[test]
-fn a_budget_that_refuses_is_told_in_words_that_stay_the_same() {
+fn the_report_about_a_refusing_budget_stays_the_same() {
     let budget = BudgetState::One("ns/web".to_owned());
     let mut world = World::with(vec![PodFacts { budget, ..pod("a") }]);
     world.step(&PodAnswer::Refused);
@@ -417,7 +417,7 @@ fn a_budget_that_refuses_is_told_in_words_that_stay_the_same() {
 }
 
 #[test]
-fn pods_and_volumes_are_told_by_name_and_time() {
+fn pods_and_volumes_are_reported_by_name_and_time() {
     let mut world = World::with(vec![with_volume("db", 0, "pv-1")]);
     world.step(&PodAnswer::Accepted);
     let told = waits(&world.step(&PodAnswer::Accepted));

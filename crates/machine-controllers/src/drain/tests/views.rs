@@ -427,6 +427,6 @@ fn the_same_flow_at_another_time_is_another_one(#[case] first: DrainFlow, #[case
 }
 
 #[test]
-fn a_drain_that_nobody_orders_any_more_is_abandoned() {
+fn a_drain_that_is_not_ordered_any_more_is_abandoned() {
     assert!(!under_way().is_kept_by(remembered));
 }

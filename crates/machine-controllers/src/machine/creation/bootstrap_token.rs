@@ -38,7 +38,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What happens to a token Secret that exists under a wanted name.
+/// The decision about a token Secret that exists under a wanted name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// It is the machine's, and still valid: use it.
@@ -112,7 +112,7 @@ pub fn is_of(secret: &Secret, machine: &str) -> bool {
     field(secret, "description").is_some_and(|text| text == description(machine))
 }
 
-/// What happens to an existing token Secret.
+/// Decides about an existing token Secret.
 pub fn judge(secret: &Secret, machine: &str, now: Timestamp) -> Found {
     let expired = expiry_of(secret).is_some_and(|expires| expires <= now);
     match (expired, is_of(secret, machine), field(secret, "token-id"), field(secret, "token-secret")) {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn mc_100_the_secret_holds_what_kubelet_and_authenticator_need() {
+    fn mc_100_the_secret_has_the_fields_for_kubelet_and_authenticator() {
         let secret = made_for("w-abcde");
         assert_eq!(secret.metadata.name.as_deref(), Some("bootstrap-token-616263"));
         assert_eq!(field(&secret, "auth-extra-groups").as_deref(), Some("system:bootstrappers:x"));

@@ -39,7 +39,7 @@ pub struct CreationFailure {
     phase: FailurePhase,
 }
 
-/// Which phase a failure leads to.
+/// The phase of a machine after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FailurePhase {
     /// `CrashLoopBackOff` until the creation timeout has passed, then Failed.
@@ -109,11 +109,11 @@ pub struct Fault {
     pub code: Code,
     /// Reason of event and condition.
     pub reason: &'static str,
-    /// What is wrong and what to do.
+    /// The cause and the advice.
     pub message: String,
 }
 
-/// What the machine's class lacks for a driver call.
+/// The fault of the machine's class that prevents a driver call.
 pub fn class_fault(seen: &Observation) -> Option<InputFault> {
     let class = &seen.machine.class_ref().name;
     let fault = |code, reason, message| Some(InputFault::Fault(Fault { code, reason, message }));
@@ -143,7 +143,7 @@ pub fn class_fault(seen: &Observation) -> Option<InputFault> {
     }
 }
 
-/// What a Secret lacks for a driver call.
+/// The fault of a Secret that prevents a driver call.
 pub fn secret_fault(seen: &Observation) -> Option<Fault> {
     match &seen.secrets {
         SecretView::Missing(names) => Some(Fault {
@@ -159,7 +159,7 @@ pub fn secret_fault(seen: &Observation) -> Option<Fault> {
     }
 }
 
-/// What keeps a creation from beginning.
+/// The fault that prevents the beginning of a creation.
 pub fn input_fault(seen: &Observation) -> Option<InputFault> {
     class_fault(seen).or_else(|| secret_fault(seen).map(InputFault::Fault)).or_else(|| match &seen.secrets {
         SecretView::Present(UserData::KeyMissing) => Some(InputFault::Fault(Fault {
@@ -212,7 +212,7 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
         ])
 }
 
-/// What a machine waits for while its creation is tried again.
+/// The wait of a machine while its creation is tried again.
 fn creation_wait(seen: &Observation, failure: &CreationFailure, next: Timestamp, every: Duration) -> Waiting {
     let began = seen.machine.created().unwrap_or(seen.first_seen);
     let on = if seen.machine.provider_id().is_empty() { "a VM" } else { "its VM to be ready for use" };

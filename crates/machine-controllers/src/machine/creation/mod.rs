@@ -66,7 +66,7 @@ pub enum CreationStep {
     Fail(CreationFailure),
 }
 
-/// Whether a machine is on its way to a VM (spec §3.1, 13), and what to do about it.
+/// Decides the next step of a machine that has no VM, or whose VM is not complete (spec §3.1, 13).
 pub fn creation(seen: &Observation) -> RuleResult {
     if !is_wanted(seen) {
         return RuleResult::NOTHING;
@@ -74,7 +74,7 @@ pub fn creation(seen: &Observation) -> RuleResult {
     if let Some(call) = seen.flow.in_flight {
         return awaits_driver(seen, call);
     }
-    // A driver's answer is handled even if the inputs have become bad meanwhile: a VM may exist.
+    // A driver's answer is handled even if the inputs have become invalid meanwhile, because a VM may exist.
     if seen.flow.answer.is_none() {
         if let Some(pause) = seen.paused(Purpose::Creation) {
             return RuleResult::Pass(Some(pause));
@@ -131,7 +131,7 @@ fn awaits_driver(seen: &Observation, call: Call) -> RuleResult {
     }
 }
 
-/// What a machine waits for while this call is under way.
+/// The wait of a machine while this call is under way.
 pub fn driver_wait(seen: &Observation, call: Call) -> Option<Waiting> {
     let asked = seen.flow.asked_at?;
     let (reason, on, limit) = match call {
@@ -269,7 +269,7 @@ pub fn next_creation_step(seen: &Observation) -> CreationStep {
     }
 }
 
-/// What is left to do once the VM is known.
+/// The next step of a creation once the VM is known.
 fn with_vm(seen: &Observation, vm: &KnownVm) -> CreationStep {
     let identity = &vm.identity;
     let node_name_missing = seen.target == TargetCluster::Present && identity.node_name.is_empty();

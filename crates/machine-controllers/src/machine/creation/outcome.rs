@@ -1,4 +1,4 @@
-//! A creation that may or may not have made a VM, with a driver that would make a second VM if it were asked again.
+//! A creation with an unknown outcome, with a driver that makes a second VM for a repeated call.
 //!
 //! The driver is asked for the VM for a while longer. The intent that is stored before each call shows the calls that an
 //! earlier process began. A surplus VM that appears later is deleted by the orphan check. Source: decisions.md 58.
@@ -116,7 +116,7 @@ pub fn leaves_outcome_unknown(answer: &Answer) -> bool {
     matches!(answer, Answer::Created(Err(status)) if may_have_made_a_vm(status.code))
 }
 
-/// What earlier processes may have asked for.
+/// Whether earlier processes may have requested a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AskedBefore {
     /// No VM of this machine.
@@ -126,16 +126,16 @@ pub enum AskedBefore {
 }
 
 impl AskedBefore {
-    /// What was asked for this machine before this process began. Only for a machine that was created later, by either
-    /// clock, is it certain that no earlier process asked for a VM.
+    /// Whether a VM may have been requested for this machine before this process began. It is certain that no earlier process requested a VM only if
+    /// the machine was created later by both clocks.
     pub fn of(machine: &MachineSnapshot, began: Timestamp) -> Self {
         let made = machine.created();
         let is_later = made.is_some_and(|made| made > after(began, CLOCKS_DIFFER));
         if is_later { Self::Nothing } else { Self::Perhaps }
     }
 
-    /// Since when the outcome of a creation is unknown, for a process that sees the machine for the first time at `now`: the
-    /// calls of earlier processes have ended by then.
+    /// The time since which the outcome of a creation is unknown, for a process that sees the machine for the first time at `now`. The calls of
+    /// earlier processes have ended by then.
     pub fn unknown_since(self, now: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Nothing => None,
@@ -284,7 +284,7 @@ mod tests {
     #[case::this_process_made_it_possible(200, AskedBefore::Nothing)]
     #[case::an_earlier_one_may_have_asked(50, AskedBefore::Perhaps)]
     #[case::clocks_may_differ(105, AskedBefore::Perhaps)]
-    fn what_was_asked_before_this_process_began_is_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
+    fn requests_of_earlier_processes_are_not_known(#[case] made: i64, #[case] asked: AskedBefore) {
         let mut machine = crate::machine::testing::machine();
         machine.metadata.creation_timestamp = Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(made)));
         let machine = MachineSnapshot::from(machine);

@@ -10,7 +10,7 @@ const TOKEN_ENCODED: &str = "%3C%3CBOOTSTRAP_TOKEN%3E%3E";
 const NAME: &str = "<<MACHINE_NAME>>";
 const NAME_ENCODED: &str = "%3C%3CMACHINE_NAME%3E%3E";
 
-/// What the user data of a class's Secrets needs; `None` stands for a class that names no Secret.
+/// Whether the user data in a class's Secrets needs a bootstrap token. `None` stands for a class that names no Secret.
 pub fn wants(secrets: Option<&SecretData>) -> UserData {
     let Some(secrets) = secrets else { return UserData::NotNamed };
     match secrets.get(SecretData::USER_DATA) {
@@ -120,7 +120,7 @@ mod tests {
     #[case::shorter_than_a_placeholder("<<", "<<")]
     #[case::a_placeholder_that_is_cut("<<MACHINE_NAME>", "<<MACHINE_NAME>")]
     #[case::one_in_another("<<<<MACHINE_NAME>>>>", "<<m>>")]
-    fn what_is_no_placeholder_stays(#[case] before: &str, #[case] after: &str) {
+    fn text_that_is_no_placeholder_stays(#[case] before: &str, #[case] after: &str) {
         let filled = filled_in(&secrets(before), "m", Some("i.s"));
         assert_eq!(filled.get(SecretData::USER_DATA), Some(after.as_bytes()));
     }

@@ -43,7 +43,7 @@ const ATTACHMENTS_HOLD: Duration = Duration::from_secs(10 * 60);
 /// A deletion by force, or a deletion whose drain timeout has passed, waits this long for the lists of pods and attachments.
 const LISTS_HOLD: Duration = Duration::from_secs(60);
 
-/// Why and how hard a drain is forced.
+/// The degree of force of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrainMode {
     /// Pods are evicted.
@@ -133,8 +133,8 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
 }
 
-/// A Node that may or may not be this machine's is not drained for this machine. The machine's VM may be the one under the
-/// Node, so the VM waits as well: until the owner is known, or as long as a drain that can't be done (decisions.md 44).
+/// A Node whose owner is unclear is not drained for this machine. The VM of the machine may be the VM of the Node, so the VM waits as well: until
+/// the owner is known, or as long as a drain may take (decisions.md 44).
 fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
     if drain_mode(seen) == DrainMode::Forced {
         let kept = Effect::Warn {
@@ -169,7 +169,7 @@ fn without_node(seen: &Observation) -> Plan {
     }
 }
 
-/// Since when the deletion has been at its stage.
+/// The time since which the deletion has been at its stage.
 fn in_stage_since(seen: &Observation) -> Timestamp {
     seen.machine.last_operation().last_update_time.as_ref().map_or(seen.now, |time| time.0)
 }
@@ -213,7 +213,7 @@ fn forced_on(error: &str) -> String {
     format!("Drain failed due to - {error}. However, since it's a force deletion shall continue deletion of VM.")
 }
 
-/// A normal attempt ends with the drain timeout; a forced attempt has a minute of its own.
+/// A normal attempt ends with the drain timeout; a forced attempt gets one more minute.
 pub fn drain_order(seen: &Observation, node: String, mode: DrainMode) -> DrainOrder {
     let (force, left) = match mode {
         DrainMode::Normal => (Force::No, drain_limit(seen).map_or(seen.limits.drain, TimeLimit::left)),
@@ -231,11 +231,11 @@ fn until(wait: Waiting, end: Option<Timestamp>, then: &str) -> Waiting {
     }
 }
 
-/// What happens to pods that are not gone at the end of the drain timeout.
+/// The consequence for pods that are not gone at the end of the drain timeout.
 const BY_FORCE: &str = "pods are deleted by force";
 
-/// What a running drain waits for, and the event that reports this; the same message is recorded once, for as long as it
-/// holds. `by_force` is the time from which pods are deleted.
+/// The wait of a running drain, and the event that reports it. The same message is recorded once for as long as it holds. From the time `by_force`,
+/// pods are deleted.
 pub(crate) fn drain_wait(
     progress: &str,
     waiting: Option<&DrainWaiting>,

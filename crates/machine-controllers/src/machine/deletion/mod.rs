@@ -131,7 +131,7 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
     }
 }
 
-/// What to do about a machine that is being deleted.
+/// Decides the next step of a machine that is being deleted.
 pub fn deletion(seen: &Observation) -> Plan {
     match next_deletion_step(seen) {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
@@ -194,7 +194,7 @@ impl StageStatus {
         self
     }
 
-    /// What the machine waits for.
+    /// The wait of the machine.
     fn wait(&self, seen: &Observation) -> Waiting {
         if let Some(wait) = &self.wait {
             return wait.clone();
@@ -384,7 +384,7 @@ pub(super) fn skip_drain(seen: &Observation) -> Plan {
     Plan::new("drain-skipped", vec![rest.effect(seen), Effect::Remember(Memo::AnswerDone)], Next::Again)
 }
 
-/// What is missing for a driver call, unless the last good class and Secrets may still serve (decisions.md 15).
+/// The fault that prevents a driver call, unless the last good class and Secrets may still be used (decisions.md 15).
 fn fault_of(seen: &Observation) -> Option<Fault> {
     if seen.class.last_good == LastGood::Remembered {
         return None;

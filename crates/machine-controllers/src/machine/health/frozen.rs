@@ -1,5 +1,4 @@
-//! What a machine reports while it is frozen, because an API server can't be reached or the clock can't be trusted
-//! (decisions.md 46).
+//! The report of a machine while it is frozen, because an API server can't be reached or the clock can't be trusted (decisions.md 46).
 //!
 //! Only a machine that the controller would otherwise act upon reports this, and only while the control cluster's API server
 //! answers: then only the Nodes can't be seen. Deletions go on, and report what they wait for themselves. Pure. Source:
@@ -97,7 +96,7 @@ fn frozen_wait(seen: &Observation) -> Waiting {
         .ended_by("it answers again; see metric mcm_machine_controller_frozen and the log of the process")
 }
 
-/// What the machine waits for after the API servers answer again.
+/// The wait of the machine after the API servers answer again.
 fn resumed_wait(seen: &Observation) -> Waiting {
     let node = seen.node_label();
     match seen.phase() {
@@ -144,7 +143,7 @@ mod tests {
     #[case::new(machine())]
     #[case::without_a_node_yet(pending())]
     #[case::mc_258_ill(ill())]
-    fn a_machine_under_way_says_once_that_it_is_frozen(#[case] machine: Machine) {
+    fn a_machine_in_progress_reports_once_that_it_is_frozen(#[case] machine: Machine) {
         let seen = frozen_at(machine, 900);
         let plan = decide(&seen);
         let reported = after(&plan, &seen.machine);

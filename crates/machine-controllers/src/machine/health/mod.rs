@@ -38,7 +38,7 @@ use machine_api::{
 /// Changed conditions of a machine that has not joined are written after this time at the latest (spec §16.2).
 pub const CONDITIONS_WAIT: Duration = Duration::from_secs(60);
 
-/// What the Node means for the machine.
+/// The health of the machine according to its Node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HealthVerdict {
     /// Nothing is new; perhaps the conditions are to be written after this time.
@@ -71,7 +71,7 @@ pub enum Cause {
     NodeUnhealthy,
 }
 
-/// What to do about the health of the machine.
+/// Decides by the health of the machine.
 pub fn health(seen: &Observation) -> RuleResult {
     if seen.node_label().is_empty() || *seen.phase() == MachinePhase::Unset {
         return RuleResult::NOTHING;
@@ -103,7 +103,7 @@ pub fn health(seen: &Observation) -> RuleResult {
     }
 }
 
-/// What the Node means for the machine.
+/// The health of the machine according to its Node.
 pub fn health_verdict(seen: &Observation) -> HealthVerdict {
     let stored = seen.machine.conditions();
     let node = match &seen.node {
@@ -259,7 +259,7 @@ fn unknown(seen: &Observation, conditions: &[NodeCondition], cause: Cause) -> Ve
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
 }
 
-/// What a machine in phase Unknown waits for.
+/// The wait of a machine in phase Unknown.
 pub fn unhealthy_wait(seen: &Observation) -> Waiting {
     let cause = if seen.node.ours().is_some() { Cause::NodeUnhealthy } else { Cause::NodeMissing };
     let began = seen.machine.last_update_time().unwrap_or(seen.now);
@@ -292,7 +292,7 @@ fn unhealthy_since(seen: &Observation, cause: Cause, began: Timestamp) -> Waitin
     }
 }
 
-/// What a machine waits for whose Node exists but is not healthy; `None` when the machine has joined already.
+/// The wait of a machine whose Node exists but is not healthy. `None` when the machine has joined already.
 fn node_wait(seen: &Observation) -> Option<Waiting> {
     let (MachinePhase::Pending, NodeView::Ours(node)) = (seen.phase(), &seen.node) else { return None };
     let name = seen.node_label();
@@ -325,7 +325,7 @@ pub fn pending_wait(seen: &Observation, reason: &'static str, on: String) -> Wai
     Waiting::on(reason, on).since(began).at_most_until(after(seen.now, left), "the machine is declared Failed")
 }
 
-/// Reports that the Node's name of a machine that has not joined belongs to something else, or may belong to something else.
+/// Reports that the Node with the Node name of a machine that has not joined has another owner, or may have another owner.
 fn foreign_node(seen: &Observation) -> Vec<Effect> {
     if *seen.phase() != MachinePhase::Pending {
         return Vec::new();
@@ -343,10 +343,10 @@ fn foreign_node(seen: &Observation) -> Vec<Effect> {
     report_when_new(seen, &wait)
 }
 
-/// The Node that may or may not be this machine's, and why that is unclear. The machine's VM may be the one under the Node,
-/// and would be deleted with the machine when its set replaces it. Therefore the machine's time limits rest. When the ids
-/// show that the VM, too, is another machine's, this machine has no VM: declaring it Failed then costs nothing, and its set
-/// creates a machine with a VM of its own.
+/// The Node whose owner is unclear, and the reason. The machine's VM may be the VM of the Node, and would be deleted with
+/// the machine when its set replaces it. Therefore the machine's time limits rest. When the ids show that the VM belongs to
+/// another machine, too, this machine has no VM: declaring it Failed then costs nothing, and its set creates a machine with
+/// its own VM.
 pub(super) fn contest(seen: &Observation) -> Option<(&str, &str)> {
     match (&seen.node, &seen.vm_owner) {
         (NodeView::Contested { name, why }, VmOwner::This) => Some((name, why)),
@@ -366,7 +366,7 @@ pub(super) fn report_contest(seen: &Observation, node: &str, why: &str) -> Vec<E
     report_when_new(seen, &wait)
 }
 
-/// Whether the condition shows that the VM was taken over. That must stay, see [`node_wait`]; the same condition shows the
+/// Whether the condition shows that the VM was taken over. This condition must stay, see [`node_wait`]. It also shows the
 /// wait for a Node.
 fn is_reported_as_adopted(seen: &Observation) -> bool {
     reported_reason(&seen.machine) == Some(machine_condition::REASON_WAITING_FOR_NODE_OF_ADOPTED_VM)

@@ -195,7 +195,7 @@ fn mc_116_a_machine_fails_only_with_the_permit_of_its_group() {
 }
 
 #[test]
-fn mc_113_a_machine_whose_sibling_is_replaced_waits_and_says_so_once() {
+fn mc_113_a_machine_whose_sibling_is_replaced_reports_its_wait_once() {
     let seen = with_permit(601, vec![sibling("Pending")]);
     let plan = decide(&seen);
     let waiting = after(&plan, &seen.machine);
@@ -266,7 +266,7 @@ fn a_node_that_only_the_view_lacks_is_looked_for_before_its_machine_goes() {
 }
 
 #[test]
-fn a_foreign_node_says_nothing_about_the_machine_but_is_named_once() {
+fn a_foreign_node_does_not_affect_the_machine_and_is_named_once() {
     let mut seen = seen(pending(), 60);
     seen.node = NodeView::Foreign { name: "n".to_owned(), why: "its providerID is \"x\"".to_owned() };
     let machine = after(&decide(&seen), &seen.machine);
@@ -289,7 +289,7 @@ fn mc_125_a_health_timeout_of_zero_fails_a_machine_at_the_first_look_after_it_be
 }
 
 #[test]
-fn a_ready_node_of_a_pending_machine_with_missing_components_says_so() {
+fn missing_components_on_the_ready_node_of_a_pending_machine_are_reported() {
     let seen = with_node(seen(pending(), 60), tainted(node(ready("True")), taint::CRITICAL_COMPONENTS_NOT_READY));
     let machine = after(&decide(&seen), &seen.machine);
     let reported = &machine.machine_conditions()[0];

@@ -26,7 +26,7 @@ use machine_api::{
     v1alpha1::{MachinePhase, OperationState},
 };
 
-/// The siblings (the machine itself excluded) that keep a machine from being declared Failed for its health now: those that
+/// The siblings (the machine itself excluded) that keep a machine from being declared Failed for its health now: siblings that
 /// are being replaced. A machine without a group has no siblings.
 pub fn blocking_siblings(siblings: &[Sibling]) -> Vec<String> {
     siblings
@@ -44,7 +44,7 @@ pub(crate) fn blocks_siblings(phase: &MachinePhase, preserved: bool) -> bool {
     *phase == MachinePhase::Terminating || (!settled && !preserved)
 }
 
-/// What follows from the time a machine has spent in its phase.
+/// Decides by the time that a machine has spent in its phase.
 pub fn timeouts(seen: &Observation) -> RuleResult {
     let Some(limit) = phase_limit(seen) else { return RuleResult::NOTHING };
     let vm_is_gone = limit.of == Limited::Health && seen.vm_check == VmCheck::Gone;
@@ -129,7 +129,7 @@ fn failed(seen: &Observation, reason: &'static str, text: String) -> Vec<Effect>
     vec![change.effect(seen), Effect::Warn { reason, message: text }]
 }
 
-/// What a Failed machine waits for.
+/// The wait of a Failed machine.
 pub fn failed_wait(seen: &Observation, reason: &'static str, text: &str) -> Waiting {
     let recovers = if seen.node_label().is_empty() { "" } else { ", or its Node recovers" };
     let (on, ended_by) = if seen.machine.controller().is_some() {

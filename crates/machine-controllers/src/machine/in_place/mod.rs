@@ -375,8 +375,7 @@ fn failed(seen: &Observation, node: &NodeSnapshot, failure: &Failure) -> RuleRes
     RuleResult::Act(Plan::reporting("in-place-drain-failed", seen, change, Worth::NewValues, next).also([warning]))
 }
 
-/// What the agent's label means for the machine's phase; only while the machine is being updated, or after its update
-/// failed.
+/// The result of an update, from the agent's label and the machine's phase; only while the machine is being updated, or after its update failed.
 pub fn phase_after_update(phase: &MachinePhase, node: &NodeSnapshot) -> Option<UpdateResult> {
     match (phase, result_of(node)) {
         (MachinePhase::InPlaceUpdating | MachinePhase::InPlaceUpdateFailed, Some(UpdateResult::Successful)) => {

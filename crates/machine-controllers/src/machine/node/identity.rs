@@ -16,7 +16,7 @@ use crate::{
 };
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
-/// Reports that the driver can't tell whose the Node is, and withdraws the report once the driver can.
+/// Reports that the driver can't decide the owner of the Node, and withdraws the report when the driver can.
 pub fn node_identity(seen: &Observation) -> RuleResult {
     if *seen.phase() == MachinePhase::Unset {
         return RuleResult::NOTHING;

@@ -1,5 +1,5 @@
-//! What the Node of a machine should carry: finalizer, machine name, the machine's template, and the annotation with the
-//! last applied template.
+//! The metadata that the Node of a machine should have: finalizer, machine name, the machine's template, and the annotation with the last applied
+//! template.
 //!
 //! All of it goes into one write, guarded by the version because finalizers and taints are lists. Keys that neither the
 //! template nor the last applied template names are not touched. Source: spec/machine-controller §8.
@@ -19,7 +19,7 @@ use crate::{changes::Changes, machine::plan::node_dress::NodeDress, snapshots::N
 const PROTECTED_LABELS: [&str; 2] = [label::MACHINE_NAME, "kubernetes.io/hostname"];
 const PROTECTED_ANNOTATION_PREFIX: &str = "node.machine.sapcloud.io/last-applied-";
 
-/// What the Node lacks.
+/// The missing metadata of a Node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wanted {
     /// The changes; empty when the Node is as it should be.
@@ -28,7 +28,7 @@ pub struct Wanted {
     pub last_applied_is_readable: bool,
 }
 
-/// What the Node of this machine lacks.
+/// The missing metadata of this machine's Node.
 pub fn wanted(machine: &str, template: &NodeTemplateSpec, node: &NodeSnapshot) -> Wanted {
     let (is_readable, before) = last_applied(node);
     let finalizers = (!node.is_held() && !node.is_deleting()).then(|| {
@@ -90,7 +90,7 @@ fn as_memory(template: &NodeTemplateSpec) -> String {
 type Pairs = BTreeMap<String, String>;
 type TaintKey = (String, String);
 
-/// What a template means for a Node.
+/// The labels, annotations and taints that a template demands of a Node.
 fn meaning(template: &NodeTemplateSpec) -> (Pairs, Pairs, BTreeMap<TaintKey, Option<String>>) {
     let taints = template.spec.taints.iter().flatten();
     (
@@ -139,7 +139,7 @@ fn identity(taint: &Taint) -> TaintKey {
     (taint.key.clone(), taint.effect.clone())
 }
 
-/// The Node's taints with those of the template, or `None` when nothing changes. `timeAdded` does not count.
+/// The Node's taints and the taints of the template, or `None` when nothing changes. `timeAdded` does not count.
 fn taints(template: &NodeTemplateSpec, before: &NodeTemplateSpec, has: &[Taint]) -> Option<Vec<Taint>> {
     let wanted: Vec<&Taint> = template.spec.taints.iter().flatten().collect();
     let is_wanted = |taint: &Taint| wanted.iter().find(|wanted| identity(wanted) == identity(taint)).copied();

@@ -1,4 +1,4 @@
-//! The Node of a machine: its owner, how a lost link is found again, and what of the machine is copied to the Node.
+//! The Node of a machine: its owner, the repair of a lost link, and the data of the machine that is copied to the Node.
 
 pub mod capacity;
 pub mod identity;

@@ -1,7 +1,7 @@
-//! Whether a Node of a machine's name is really the machine's.
+//! Whether a Node with the Node name of a machine belongs to the machine.
 //!
-//! Three rules, in this order: the Node's provider ID names the machine's instance; it names another instance; it says
-//! nothing, then names decide. A Node that is not the machine's is never changed. Source: decisions.md 44.
+//! Three rules, in this order: the Node's provider ID names the machine's instance; the ID names another instance; or the ID
+//! proves nothing, and names decide. A Node that is not the machine's is never changed. Source: decisions.md 44.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::{
 pub enum Owner {
     /// The machine itself.
     Ours,
-    /// Something else, for this reason.
+    /// Another owner, for this reason.
     Foreign(String),
-    /// IDs don't tell, and another machine has the better claim by name, for this reason. The Node is not changed for this
-    /// machine, and nothing is concluded about the machine from the Node.
+    /// The IDs prove nothing, and another machine has the better claim by name, for this reason. The Node is not changed for
+    /// this machine, and nothing is concluded about the machine from the Node.
     Contested(String),
 }
 
-/// What supports the claim of a machine to a Node.
+/// The claim of a machine to a Node, with its evidence.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
     /// The machine.
@@ -44,8 +44,8 @@ pub fn owner(claim: &Claim<'_>, node: &NodeSnapshot, rivals: &[Claim<'_>]) -> Ow
         .unwrap_or_else(|| named_by_label(claim, node, &others))
 }
 
-/// The Node's ID names the machine's instance: the Node is the machine's, whatever labels say. Of two machines with the same
-/// instance only one has the Node, so that they don't overwrite each other's changes.
+/// The Node's ID names the machine's instance: the Node belongs to the machine, whatever its labels are. Of two machines
+/// with the same instance, only one has the Node, so that they don't overwrite each other's changes.
 fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
     if claim.instance != SameInstance::Same {
         return None;
@@ -67,8 +67,8 @@ fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_
         .then(|| Owner::Foreign(format!("its providerID {theirs:?} is not that of {ours:?}")))
 }
 
-/// IDs say nothing: the label `node` of the machines decides. Of several machines, the one that the Node names has it, or
-/// else the older one.
+/// The owner when the IDs prove nothing: the label `node` of the machines decides. Among several machines, the owner is the
+/// machine that the Node names, or else the older machine.
 fn named_by_label(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Owner {
     let labelled =
         others.iter().filter(|rival| rival.instance != SameInstance::Another && has_on_label(rival.machine, node));

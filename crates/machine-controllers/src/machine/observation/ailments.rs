@@ -42,7 +42,7 @@ impl Ailment {
     }
 }
 
-/// Whether the stored Nodes are those that the API server has.
+/// Whether the stored Nodes are the same as in the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
     /// They are.

@@ -62,7 +62,7 @@ pub enum SecretView {
     Present(UserData),
 }
 
-/// What the user data needs.
+/// The bootstrap token in the user data: whether the driver needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum UserData {
     /// The class names no Secret: the driver decides (decisions.md 33).

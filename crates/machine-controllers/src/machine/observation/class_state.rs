@@ -30,7 +30,7 @@ pub fn class_state(named: &ClassSpec, class: Option<&MachineClass>) -> ClassStat
     }
 }
 
-/// What a node template lacks. The texts are those of the original.
+/// The resources that a node template lacks. The texts are the original's.
 fn node_template_fault(template: &NodeTemplate) -> Option<&'static str> {
     if ["cpu", "gpu", "memory"].iter().any(|resource| !template.capacity.contains_key(*resource)) {
         return Some("MachineClass NodeTemplate Capacity should mandatorily have CPU, GPU and Memory configured");

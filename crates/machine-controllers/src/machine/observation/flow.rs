@@ -150,7 +150,7 @@ pub fn union(one: &[NodeAddress], other: &[NodeAddress]) -> Vec<NodeAddress> {
     all
 }
 
-/// What a pause is for.
+/// The purpose of a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Purpose {
     /// Creating the VM.
@@ -170,7 +170,7 @@ pub struct Pause {
     pub inputs: Inputs,
 }
 
-/// What a driver call depends on.
+/// The inputs of a driver call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Inputs {
     /// Generation of the machine.

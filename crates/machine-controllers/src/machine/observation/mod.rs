@@ -64,7 +64,7 @@ pub struct Observation {
     pub first_seen_deleting: Option<Timestamp>,
     /// Whether the machine is frozen.
     pub freeze: Freeze,
-    /// Which API server does not answer.
+    /// The API server that does not answer.
     pub silence: Silence,
     /// Whether there is a target cluster.
     pub target: TargetCluster,
@@ -78,18 +78,18 @@ pub struct Observation {
     pub secrets: SecretView,
     /// Its Node.
     pub node: NodeView,
-    /// Whether the driver can tell that the Node is the machine's.
+    /// Whether the driver can confirm that the Node belongs to the machine.
     pub node_identity: NodeIdentity,
     /// The owner of its VM, if other machines name the VM, too.
     pub vm_owner: VmOwner,
-    /// Since when it is unknown whether the last creation without an outcome made a VM; `None` when every creation had an
-    /// outcome.
+    /// The time since which it is unknown whether the last creation without an outcome made a VM. `None` when every
+    /// creation had an outcome.
     pub creation_unknown_since: Option<Timestamp>,
     /// The driver's answers in this flow.
     pub flow: Flow,
     /// A pause before the next driver call.
     pub pause: Option<Pause>,
-    /// What ends a pause when it changes.
+    /// The inputs of a driver call. A pause ends when they change.
     pub inputs: Inputs,
     /// The standing that this process has written last.
     pub stated: Option<Arc<Stated>>,
@@ -109,7 +109,7 @@ pub struct Observation {
     pub troubles: Troubles,
     /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
-    /// Since when the Node's conditions differ from the stored ones, in steady time.
+    /// The time since which the Node's conditions differ from the stored ones, in steady time.
     pub conditions_differ_since: Option<Timestamp>,
     /// The driver's answer about the VM since the machine became unhealthy.
     pub vm_check: VmCheck,
@@ -125,15 +125,15 @@ pub enum Freeze {
     Frozen,
 }
 
-/// Which API server did not answer when it was last asked.
+/// The API server that did not answer its last probe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum Silence {
     /// Both answered.
     #[default]
     None,
-    /// Only that of the target cluster: machines can be written, Nodes can't be seen.
+    /// Only the API server of the target cluster: machines can be written, Nodes can't be seen.
     Target,
-    /// That of the control cluster: nothing can be written to machines.
+    /// The API server of the control cluster: nothing can be written to machines.
     Control,
 }
 

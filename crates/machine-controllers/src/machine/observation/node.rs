@@ -39,11 +39,11 @@ pub enum NodeView {
         /// Why it counts as foreign.
         why: String,
     },
-    /// A Node of that name exists, IDs don't tell its owner, and another machine has the better claim by name.
+    /// A Node of that name exists, the IDs do not decide its owner, and another machine has the better claim by name.
     Contested {
         /// Its name.
         name: String,
-        /// Which other machine has a claim.
+        /// The other machine, as a text.
         why: String,
     },
 }
@@ -51,13 +51,13 @@ pub enum NodeView {
 /// A Node with the name of a VM that was just made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Namesake {
-    /// Whether its provider ID and that of the VM name the same instance.
+    /// Whether its provider ID and the VM's provider ID name the same instance.
     pub instance: SameInstance,
     /// When it registered.
     pub created: Option<Timestamp>,
 }
 
-/// Whether the driver can tell that the Node which counts as the machine's is the machine's.
+/// Whether the driver can confirm that the Node which is treated as the machine's belongs to the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeIdentity {
     /// It can, or there is nothing to compare yet.
@@ -99,7 +99,7 @@ pub enum DrainState {
         progress: String,
         /// The budget that refuses evictions.
         blocked_by: Option<String>,
-        /// What it waits for.
+        /// The object that the drain waits for.
         waiting: Option<Waiting>,
         /// Whether it only repeats the attempt before.
         attempt: Attempt,
@@ -123,7 +123,7 @@ pub struct AttachmentView {
     pub deleting: bool,
 }
 
-/// Where the knowledge about the Node comes from.
+/// The source of the knowledge about the Node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum NodeSource {
     /// The store, which may lag, or be as old as a suspension of this process.

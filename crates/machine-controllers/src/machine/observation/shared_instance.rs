@@ -1,10 +1,10 @@
 //! The owner of a VM that several machines name, after a restored backup, a copied manifest, or a wrong adoption.
 //!
-//! One of the machines owns the VM. A machine that is being deleted leaves VM and Node to a machine that is not. To another
-//! machine that is being deleted it leaves nothing, since that machine may leave them in turn: it waits for the end of that
-//! machine, and looks for the VM then. While none of them is being deleted, `node::ownership` decides the owner of the Node.
-//! Nothing here depends on the Node, which may come and go during a deletion: two machines that each take the other one for
-//! the owner would wait for ever. Pure.
+//! One of the machines owns the VM. A machine that is being deleted leaves VM and Node to a machine that is not being
+//! deleted. It never leaves them to another machine that is being deleted, because that machine may leave them to a third
+//! one. Instead it waits for the end of that machine, and then looks for the VM. While none of them is being deleted,
+//! `node::ownership` decides the owner of the Node. Nothing here depends on the Node, which may appear and disappear during
+//! a deletion. Otherwise two machines could regard each other as the owner and wait for ever. Pure.
 
 use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
 use machine_api::names::{finalizer, label};

@@ -1,4 +1,4 @@
-//! What a decision wants to be done: typed effects in order, and when to look again.
+//! The result of a decision: typed effects in order, and the time of the next pass.
 //!
 //! Every plan carries the name of its rule. Effects are idempotent or carry a precondition. The first effect that fails ends
 //! the plan, and the next observation shows the true state. Source: spec/machine-controller §15.3.
@@ -29,20 +29,20 @@ use super::{
 };
 use crate::drain::order::DrainOrder;
 
-/// What a decision wants to be done.
+/// The result of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     /// Name of the rule that decided.
     pub rule: &'static str,
-    /// What to do, in order.
+    /// The effects, in order.
     pub effects: Vec<Effect>,
-    /// What comes afterwards.
+    /// The next step after the effects.
     pub next: Next,
     /// The standing of the machine, if the rule states one, whether it is worth a write or not.
     pub standing: Option<Box<Standing>>,
 }
 
-/// What comes after the effects of a plan.
+/// The next step after the effects of a plan.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Next {
     /// Observe and decide again in the same pass.
@@ -93,8 +93,9 @@ pub enum Effect {
     DeleteMachine,
     /// Reads the machine from the API server; if it is gone or being deleted, the rest of the plan is void.
     RereadMachine,
-    /// Compares class and Secrets with those that were observed; if they have changed, the rest of the plan is void. The
-    /// decisions about a VM hold only for the observed ones: whether it needs a token, and whether its intent is stored.
+    /// Compares class and Secrets with the observed class and Secrets. If they have changed, the rest of the plan is void.
+    /// The decisions about a VM are valid only for the observed objects: whether it needs a token, and whether its intent is
+    /// stored.
     CheckInputs,
     /// Reads the Node from the API server for the next decision.
     RereadNode,
@@ -145,14 +146,14 @@ pub enum Effect {
     Warn {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// What happened and what to do.
+        /// The cause and the advice.
         message: String,
     },
     /// Records a normal event, once until it changes.
     Tell {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// What happened.
+        /// A description of the event.
         message: String,
     },
     /// Changes what this process remembers of the machine.

@@ -90,8 +90,8 @@ fn shows_message(seen: &Observation, change: &StatusChange) -> bool {
     change.standing.as_ref().is_none_or(|standing| stored.is_some_and(|stored| stored.message == standing.message()))
 }
 
-/// Whether the status has the values of a change. What the condition shows besides its reason is known only while this
-/// process has written it.
+/// Whether the status has the values of a change. The other values of the condition, in addition to its reason, are known only if
+/// this process has written it.
 fn shows_values(seen: &Observation, change: &StatusChange) -> bool {
     let stored = seen.machine.status();
     let last = &stored.last_operation;
@@ -146,7 +146,7 @@ pub fn reported_reason(machine: &MachineSnapshot) -> Option<&str> {
     progressing(machine).map(|condition| condition.reason.as_str())
 }
 
-/// Since when the status shows a wait with this reason; now, if it does not show one.
+/// The time since which the status shows a wait with this reason. The present time if it does not show the wait.
 pub fn reported_since(seen: &Observation, reason: &'static str) -> Timestamp {
     let stored = progressing(&seen.machine).filter(|stored| stored.reason == reason);
     let Some(stored) = stored else { return seen.now };
@@ -180,8 +180,8 @@ pub fn report_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting)
 /// At most this many characters of the reason why a list fails are reported.
 const LONGEST_CAUSE: usize = 300;
 
-/// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the
-/// API server does not give the list. `end` says what happens when that takes too long.
+/// The wait for the views of pods and attachments, which a drain or a detachment needs. They fill within moments, unless the API
+/// server does not give the list. `end` is the consequence when this takes too long.
 pub fn wait_for_views(seen: &Observation, began: Timestamp, end: Option<(Timestamp, &str)>) -> Waiting {
     let missing = &seen.missing_views;
     let kinds: Vec<&str> = missing.iter().map(|view| view.kind).collect();
@@ -204,7 +204,7 @@ pub fn wait_for_views(seen: &Observation, began: Timestamp, end: Option<(Timesta
     }
 }
 
-/// Reports a wait for views once it has lasted; again when other lists are missing than those reported, or when the reason
+/// Reports a wait for views once it has lasted; again when other lists are missing than the reported lists, or when the reason
 /// becomes known.
 pub fn report_missing_views(seen: &Observation, began: Timestamp, wait: &Waiting) -> Vec<Effect> {
     if since(seen.now, began) < REPORTED_AFTER { Vec::new() } else { report(seen, wait, Worth::NewValues) }
@@ -241,7 +241,7 @@ mod tests {
             .waits(wait().seen(text))
     }
 
-    /// What is observed this many seconds after this process wrote the change.
+    /// The observation this many seconds after this process wrote the change.
     fn after_report(change: &StatusChange, seconds: i64) -> Observation {
         let before = seen(machine(), 0);
         let mut reported =

@@ -38,7 +38,7 @@ pub struct StatusChange {
     pub(crate) doubt: Option<Doubt>,
 }
 
-/// What happens to a machine's preservation.
+/// A change of a machine's preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) enum Preservation {
     /// It ends.
@@ -73,7 +73,7 @@ pub struct Operation {
     pub description: String,
 }
 
-/// What the condition `NodeIdentified` shows.
+/// The content of the condition `NodeIdentified`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub enum Doubt {
     /// Nothing: the owner of the Node is known.
@@ -82,7 +82,7 @@ pub enum Doubt {
     Because {
         /// Reason in CamelCase.
         reason: &'static str,
-        /// Why, and what follows.
+        /// The cause and the consequence.
         message: String,
     },
 }

@@ -1,4 +1,5 @@
-//! The drain of a failed machine that is preserved: like that of a deletion, but with a taint instead of a cordon.
+//! The drain of a failed machine that is preserved. It works like the drain of a deletion, but with a taint instead of
+//! a cordon.
 //!
 //! Source: spec/machine-controller §5.6 (f)–(h).
 

@@ -39,7 +39,7 @@ use machine_api::{
     v1alpha1::MachinePhase,
 };
 
-/// What an annotation `preserve` asks for.
+/// The wish in an annotation `preserve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Nothing: there is no annotation, or it is empty.
@@ -68,7 +68,7 @@ impl Wish {
     }
 }
 
-/// Which of the two annotations counts.
+/// The annotation that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WishSource {
     /// The annotation of the Machine.
@@ -77,7 +77,7 @@ pub enum WishSource {
     Node,
 }
 
-/// What happens to the annotations when a preservation stops.
+/// Whether the annotations stay when a preservation stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Annotations {
     /// They stay.
@@ -86,7 +86,7 @@ pub enum Annotations {
     Go,
 }
 
-/// What happens to a machine's preservation.
+/// The decision about a machine's preservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It stops, if it had begun.
@@ -95,7 +95,7 @@ pub enum Verdict {
     Preserve,
 }
 
-/// What follows from a wish, from whether the time of the preservation is over, and from whether the machine has failed.
+/// Decides from the wish, from whether the time of the preservation is over, and from whether the machine has failed.
 fn verdict(wish: Wish, is_over: bool, phase: &MachinePhase) -> Verdict {
     let has_failed = *phase == MachinePhase::Failed;
     match (wish, is_over) {
@@ -138,14 +138,14 @@ fn time_left(seen: &Observation) -> Option<Duration> {
     Some(length.saturating_sub(as_watched(length.saturating_add(since(seen.now, end)), length, seen.step)))
 }
 
-/// What happens to the machine's preservation, step by step.
+/// Decides about the machine's preservation, step by step.
 pub fn preservation(seen: &Observation) -> RuleResult {
     let texts = wish_texts(seen);
     if ends(seen).is_none() && texts.machine.is_none() && texts.node.is_none() && texts.last_applied.is_empty() {
         return RuleResult::NOTHING;
     }
     if let Some(unknown) = texts.node.filter(|value| Wish::of(value).is_none()) {
-        // A person means something by it; nothing is changed before it is known what.
+        // A user has a wish, which is not known yet. Nothing is changed before it is known.
         return warn_of_unknown_value(seen, unknown, "Node");
     }
     if let Some(unknown) = texts.machine.filter(|value| Wish::of(value).is_none())
@@ -219,7 +219,7 @@ pub(super) fn course(seen: &Observation) -> Course {
     Course::Preservation { until: ends(seen), since: kept_since(seen) }
 }
 
-/// What a failed machine waits for that has been kept since then.
+/// The wait of a failed machine that has been kept since then.
 fn kept(since: Timestamp, end: Timestamp) -> Waiting {
     Waiting::on(machine_condition::REASON_PRESERVED, "somebody to look at the machine, which has failed")
         .in_course_of(Course::Preservation { until: Some(end), since })
@@ -227,7 +227,7 @@ fn kept(since: Timestamp, end: Timestamp) -> Waiting {
         .at_most_until(end, "it is not kept any longer")
 }
 
-/// Since when the machine is kept: since it failed, or since its preservation began.
+/// The time since which the machine is kept: the time of its failure, or the start of its preservation.
 fn kept_since(seen: &Observation) -> Timestamp {
     seen.machine.last_update_time().unwrap_or(seen.now)
 }
@@ -284,8 +284,8 @@ fn reason_of(wish: Wish) -> &'static str {
     }
 }
 
-/// What the Node of a preserved machine lacks: cluster-autoscaler's annotation, unless it is set already, and the taint once
-/// the machine has failed.
+/// The missing marks on the Node of a preserved machine: cluster-autoscaler's annotation, unless it is set already, and the taint once the machine
+/// has failed.
 fn marks(node: &NodeSnapshot, is_due: bool) -> Option<NodeDress> {
     let mut dress = NodeDress::default();
     if node.annotation(annotation::SCALE_DOWN_DISABLED) != Some("true") {

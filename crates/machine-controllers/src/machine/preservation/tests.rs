@@ -79,7 +79,7 @@ impl Story {
         }
     }
 
-    /// Decides and carries out until nothing is left to do.
+    /// Decides and carries out plans until nothing is left to do.
     fn rest(mut self) -> Self {
         self.effects.clear();
         self.orders.clear();
@@ -185,7 +185,7 @@ fn failed() -> Machine {
 #[case::auto(Wish::Auto, false, MachinePhase::Failed, Verdict::Preserve)]
 #[case::mc_149_recovered(Wish::Auto, false, MachinePhase::Running, Verdict::Stop(Annotations::Go))]
 #[case::auto_is_over(Wish::Auto, true, MachinePhase::Failed, Verdict::Stop(Annotations::Go))]
-fn what_a_wish_comes_to(
+fn a_wish_leads_to_a_verdict(
     #[case] wish: Wish,
     #[case] is_over: bool,
     #[case] phase: MachinePhase,
@@ -214,7 +214,7 @@ fn mc_146_a_preserved_machine_that_fails_is_drained_behind_a_taint() {
     assert_eq!(story.orders.len(), 1);
     assert_eq!((story.orders[0].force, story.orders[0].deadline), (Force::No, at(2000 + 2 * HOUR)));
     assert!(story.is_tainted());
-    assert_eq!(story.node.as_ref().unwrap().spec.as_ref().unwrap().unschedulable, None, "a taint, no cordon");
+    assert_eq!(story.node.as_ref().unwrap().spec.as_ref().unwrap().unschedulable, None, "a taint and no cordon");
     let (status, _, message) = story.says();
     assert_eq!(status, "True");
     assert!(message.starts_with("Preserved node drained successfully. Machine preserved until "), "{message}");
@@ -267,7 +267,7 @@ fn mc_148_mc_155_the_end_comes_to_the_second_and_takes_the_annotations_off() {
 }
 
 #[test]
-fn mc_149_a_machine_that_its_set_keeps_is_let_go_when_it_runs_again() {
+fn mc_149_a_machine_that_its_set_keeps_is_released_when_it_runs_again() {
     let kept = Story::of(failed()).on_machine("auto-preserved").rest();
     assert_eq!(kept.says().1, node_condition::REASON_PRESERVED_BY_MCM);
     let back = kept.at(2000).becomes(MachinePhase::Running).rest();
@@ -280,7 +280,10 @@ fn mc_149_a_machine_that_its_set_keeps_is_let_go_when_it_runs_again() {
 #[case::chosen_by_its_set(Story::of(running()).on_machine("auto-preserved"), "patch-machine")]
 #[case::said_by_the_node(Story::of(running()).on_node("auto-preserved"), "patch-node")]
 #[case::asked_for_by_a_user(Story::of(running()).on_machine("when-failed"), "")]
-fn mc_149_one_that_recovers_before_its_preservation_begins_is_let_go(#[case] story: Story, #[case] expected: &str) {
+fn mc_149_a_machine_that_recovers_before_its_preservation_begins_is_released(
+    #[case] story: Story,
+    #[case] expected: &str,
+) {
     let is_users = expected.is_empty();
     let back = story.rest();
     let own = back.machine.annotations();
@@ -300,7 +303,7 @@ fn mc_149_one_that_recovers_before_its_preservation_begins_is_let_go(#[case] sto
 }
 
 #[test]
-fn mc_150_the_node_beats_the_machine() {
+fn mc_150_the_annotation_of_the_node_has_precedence() {
     let kept = Story::of(failed()).on_machine("now").rest();
     assert!(kept.is_tainted());
     let stopped = kept.on_node("false").rest();
@@ -343,7 +346,7 @@ fn mc_153_a_users_own_annotation_for_the_autoscaler_stays() {
 }
 
 #[test]
-fn mc_154_without_its_node_a_machine_is_let_go_as_well() {
+fn mc_154_a_machine_without_its_node_is_released_as_well() {
     let mut kept = Story::of(failed()).on_machine("now").rest();
     kept.node = None;
     kept.machine.annotations_mut().remove(annotation::PRESERVE);
@@ -376,7 +379,7 @@ fn mc_156_a_drain_that_is_blocked_is_reported_and_holds_no_worker() {
         wake: Duration::from_secs(20),
     };
     let waiting = story.rest();
-    assert_eq!(waiting.wakes_after(), Some(Duration::from_secs(20)), "a time, no worker");
+    assert_eq!(waiting.wakes_after(), Some(Duration::from_secs(20)), "it waits for a time, not for a worker");
     let (reason, message) = waiting.progressing();
     assert_eq!(reason, machine_condition::REASON_DRAIN_BLOCKED);
     for part in [
@@ -388,10 +391,10 @@ fn mc_156_a_drain_that_is_blocked_is_reported_and_holds_no_worker() {
         assert!(message.contains(part), "{part} is not in {message}");
     }
     assert!(waiting.is_tainted());
-    assert_eq!(waiting.preserved(), None, "nothing is known of the drain yet");
+    assert_eq!(waiting.preserved(), None, "nothing is known about the drain yet");
     let again = waiting.at(1020).rest();
     let reported_again = |effect: &Effect| matches!(effect, Effect::Warn { reason: machine_reason::DRAIN_BLOCKED, .. });
-    assert!(again.effects.iter().all(reported_again), "an event of the same words is none: {:#?}", again.effects);
+    assert!(again.effects.iter().all(reported_again), "an event with the same text is not new: {:#?}", again.effects);
 }
 
 #[test]
@@ -479,7 +482,7 @@ fn a_foreign_node_is_not_marked() {
 
 /// The waits between these two are rows of `machine::tests::waits`.
 #[test]
-fn a_machine_that_is_kept_and_one_that_is_kept_no_longer_say_since_when_and_what_ends_it() {
+fn a_preserved_and_a_released_machine_report_start_and_end_of_their_wait() {
     let kept = Story::of(failed()).on_machine("now").rest();
     let (reason, message) = kept.progressing();
     assert_eq!(reason, machine_condition::REASON_PRESERVED);

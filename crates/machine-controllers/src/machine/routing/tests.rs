@@ -1,4 +1,4 @@
-//! Which change wakes which machine.
+//! Changes, and the machines that they wake.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};

@@ -47,7 +47,7 @@ pub struct SmallCloud {
     pub faults: Mutex<Option<ChaCha8Rng>>,
     /// Every call takes this long.
     pub pause: Duration,
-    /// What happens to the next creation.
+    /// The mishap of the next creation.
     pub mishap: Mutex<Option<Mishap>>,
     /// A VM's Node registers this long after the VM was made.
     pub joins_after: Mutex<Duration>,

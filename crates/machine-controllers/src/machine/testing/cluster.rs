@@ -117,7 +117,7 @@ impl Clock for SetClock {
     }
 }
 
-/// What in the process notices that the target cluster's API server does not answer.
+/// The part of the process that notices that the target cluster's API server does not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticedBy {
     /// The watches, which find no connection.
@@ -290,7 +290,7 @@ impl World {
         self.api.fail(&format!("{PODS}{pod}/eviction"), Fault::Answer(429), FOR_EVER);
     }
 
-    /// Evictions of this pod are granted; without a name, those of all pods.
+    /// Evictions of this pod are granted; without a name, evictions of all pods.
     pub fn let_go(&self, pod: &str) {
         self.api.heal(&format!("{pod}/eviction"));
     }

@@ -111,7 +111,7 @@ async fn a_whole_life_is_scraped_by_the_names_of_the_original() {
     }
 }
 
-/// What happens to the world; time passes in between.
+/// An event in the test; time passes between two events.
 #[derive(Clone, Copy, Debug)]
 enum Happening {
     Wait(u64),
@@ -170,8 +170,8 @@ fn restarted(happenings: &[Happening]) -> bool {
 proptest! {
     #![proptest_config(a_quarter_of_the_cases())]
 
-    /// Whatever gets lost and whenever the process dies: there is at most one VM, it does not outlive its machine, and a
-    /// deleted machine ends.
+    /// Calls may be lost, and the process may die at any time. Still there is at most one VM, it does not outlive its
+    /// machine, and a deleted machine ends.
     #[test]
     fn mc_187_mc_278_mc_279_mc_284_a_machine_and_its_vm_end_together(seed in any::<u64>(), happenings in happenings()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

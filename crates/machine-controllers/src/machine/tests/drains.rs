@@ -93,7 +93,7 @@ async fn in_vain_for_an_update(world: &World) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_lists_the_pods_anew_after_an_update_was_taken_back() {
+async fn a_deletion_lists_the_pods_again_after_an_update_was_withdrawn() {
     let world = with_held_pod("a").await;
     in_vain_for_an_update(&world).await;
     wait(3600).await;
@@ -102,7 +102,7 @@ async fn a_deletion_lists_the_pods_anew_after_an_update_was_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_lists_the_pods_anew_at_once_when_it_follows_an_update() {
+async fn a_deletion_right_after_an_update_lists_the_pods_again() {
     let world = with_held_pod("a").await;
     for key in ["candidate-for-update", "selected-for-update"] {
         label(&world, key);
@@ -115,7 +115,7 @@ async fn a_deletion_lists_the_pods_anew_at_once_when_it_follows_an_update() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_update_lists_the_pods_anew() {
+async fn a_second_update_lists_the_pods_again() {
     let world = with_held_pod("a").await;
     in_vain_for_an_update(&world).await;
     wait(60).await;
@@ -129,7 +129,7 @@ async fn a_second_update_lists_the_pods_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_lists_the_pods_anew_after_a_preserved_machine_has_recovered() {
+async fn a_deletion_lists_the_pods_again_after_a_preserved_machine_has_recovered() {
     let world = with_held_pod("a").await;
     world.api.set(MACHINE, "/metadata/annotations/node.machine.sapcloud.io~1preserve", json!("now"));
     let reports = |deadlock: &str| {

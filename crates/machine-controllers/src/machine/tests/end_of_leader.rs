@@ -1,4 +1,4 @@
-//! What happens to driver calls when the process is asked to stop, or loses its lease (MC-010, decisions.md 56).
+//! The end of driver calls when the process is asked to stop, or loses its lease (MC-010, decisions.md 56).
 
 use std::{sync::Arc, time::Duration};
 

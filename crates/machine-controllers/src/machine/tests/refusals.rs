@@ -68,7 +68,7 @@ fn node_is_marked(world: &World) -> bool {
 #[case::all_about_a_machine_that_ends(is_deleted, Method::PATCH, MACHINE, |world: &World| world.phase().is_none())]
 #[case::its_link(loses_its_link, Method::PATCH, MACHINE, has_its_link)]
 #[tokio::test(start_paused = true)]
-async fn what_is_refused_for_hours_costs_few_writes_and_goes_on_when_it_is_granted(
+async fn writes_that_are_refused_for_hours_are_few_and_continue_when_granted(
     #[case] happens: fn(&World),
     #[case] method: Method,
     #[case] path: &'static str,

@@ -121,7 +121,7 @@ async fn mc_059_the_identity_of_the_vm_lands_although_others_are_faster_three_ti
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_condition_that_somebody_else_adds_survives_what_is_written_from_a_late_view() {
+async fn a_condition_of_another_program_survives_a_write_from_a_late_view() {
     let late = Weather { watch_delay: Duration::from_secs(5), ..Weather::default() };
     let world = World::under(Luck::Good, late);
     world.make_machine();

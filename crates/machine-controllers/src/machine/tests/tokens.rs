@@ -48,7 +48,7 @@ fn status(world: &World) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn mc_099_an_expired_token_is_deleted_and_made_anew_since_nobody_may_patch_it() {
+async fn mc_099_an_expired_token_is_deleted_and_made_again_because_it_can_not_be_patched() {
     let world = World::new(Luck::Good);
     *lock(&world.cloud.joins_after) = Duration::from_secs(30);
     put_token(&world, "m-abcde", "2020-01-01T00:00:00Z");
@@ -65,7 +65,7 @@ async fn mc_099_an_expired_token_is_deleted_and_made_anew_since_nobody_may_patch
 /// A VM that is made after that end would start with a token that is no longer valid, and its machine would fail after its
 /// creation timeout.
 #[tokio::test(start_paused = true)]
-async fn a_token_of_an_earlier_process_is_used_no_longer_than_it_says() {
+async fn a_token_of_an_earlier_process_is_used_until_it_expires() {
     let world = World::new(Luck::Good);
     put_token(&world, "m-abcde", &rfc3339(at(3)));
     *lock(&world.cloud.mishap) = Some(Mishap::Crash);

@@ -45,7 +45,7 @@ fn shown_reason(mut seen: Observation) -> Option<String> {
 }
 
 #[rstest]
-fn a_creation_that_waits_for_the_driver_says_for_what(
+fn a_creation_that_waits_for_the_driver_names_the_call(
     #[values(Call::Status, Call::Create, Call::Initialize, Call::Delete, Call::DeleteStale)] call: Call,
 ) {
     let expected = match call {
@@ -60,7 +60,7 @@ fn a_creation_that_waits_for_the_driver_says_for_what(
 }
 
 #[rstest]
-fn a_creation_that_lacks_its_class_says_so(
+fn a_creation_without_a_class_reports_it(
     #[values(
         ClassState::NotNamed,
         ClassState::Absent,
@@ -86,7 +86,7 @@ fn a_creation_that_lacks_its_class_says_so(
 }
 
 #[rstest]
-fn a_creation_that_lacks_its_secret_says_so(
+fn a_creation_without_a_secret_reports_it(
     #[values(
         SecretView::Missing(vec!["ns/s".to_owned()]),
         SecretView::Present(UserData::KeyMissing),
@@ -107,7 +107,7 @@ fn a_creation_that_lacks_its_secret_says_so(
 }
 
 #[rstest]
-fn a_creation_that_failed_says_why(
+fn a_failed_creation_reports_the_reason(
     #[values(
         Answer::Status(Err(Status::new(Code::Unavailable, "no"))),
         Answer::Created(Err(Status::new(Code::ResourceExhausted, "no"))),
@@ -169,7 +169,7 @@ fn each_phase_says_what_ends_it(
 
 /// A deletion at each stage, while what the stage waits for does not come.
 #[rstest]
-fn a_deletion_says_at_each_stage_what_it_waits_for(
+fn a_deletion_reports_its_wait_at_each_stage(
     #[values(
         DeletionStage::GetVmStatus,
         DeletionStage::Drain,
@@ -217,7 +217,7 @@ fn a_deletion_says_at_each_stage_what_it_waits_for(
 }
 
 #[rstest]
-fn a_deletion_that_finds_a_call_under_way_says_so(
+fn a_deletion_reports_a_call_in_progress(
     #[values(Call::Status, Call::Create, Call::Initialize, Call::Delete, Call::DeleteStale)] call: Call,
 ) {
     let before = seen(deleted_at(machine(), 100), 100);
@@ -233,7 +233,7 @@ fn a_deletion_that_finds_a_call_under_way_says_so(
 }
 
 #[rstest]
-fn a_drain_says_what_it_waits_for(
+fn a_drain_reports_its_wait(
     #[values(
         Waiting::Budget { pod: "ns/a".to_owned(), budget: "ns/b".to_owned(), held: 1, since: at(100) },
         Waiting::Detach { volume: "pv".to_owned(), pod: "ns/a".to_owned(), since: at(100), until: at(300) },
@@ -262,7 +262,7 @@ fn a_drain_says_what_it_waits_for(
 
 /// A machine whose Node is at a stage of an update, while what the stage waits for does not come.
 #[rstest]
-fn an_update_in_place_says_at_each_stage_what_it_waits_for(
+fn an_update_in_place_reports_its_wait_at_each_stage(
     #[values(
         UpdateStage::Candidate,
         UpdateStage::Selected,

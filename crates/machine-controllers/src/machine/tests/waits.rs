@@ -22,13 +22,13 @@ use machine_api::{
 };
 use machine_driver::{Code, Status};
 
-/// What people read about a wait.
+/// The texts that users read about a wait.
 struct Row {
     /// A machine that is in the wait.
     seen: Observation,
     /// The reason of its condition; empty where the machine is as it should be, or where the wait lasts moments.
     reason: &'static str,
-    /// Parts of its message, besides since when.
+    /// Parts of its message, in addition to the start of the wait.
     says: &'static [&'static str],
     /// Whether an event reports it.
     event: bool,
@@ -266,7 +266,7 @@ fn attachment() -> AttachmentView {
     AttachmentView { name: "va".to_owned(), uid: "u".to_owned(), deleting: false }
 }
 
-/// What is wrong with the explanation of a wait.
+/// The faults in the explanation of a wait.
 fn faults(wait: Wait) -> Vec<String> {
     let mut row = row_of(wait);
     let mut plan = decide(&row.seen);
@@ -312,7 +312,7 @@ fn faults(wait: Wait) -> Vec<String> {
 }
 
 #[test]
-fn every_wait_says_for_what_since_when_until_when_and_what_ends_it() {
+fn every_wait_reports_object_start_limit_and_end() {
     let wrong: Vec<_> = Wait::ALL.iter().map(|wait| (wait, faults(*wait))).filter(|(_, all)| !all.is_empty()).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

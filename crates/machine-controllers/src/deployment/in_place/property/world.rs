@@ -31,7 +31,7 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<String, NodeSnapshot>,
     /// Plans that sets have decided on, with the generation that they observed, and have not carried out yet.
     pub(super) waiting: BTreeMap<usize, (i64, set::plan::Plan)>,
-    /// What the deployment controller remembers of the sets.
+    /// The memory of the deployment controller about the sets.
     pub(super) settling: SettlingMemory,
     pub(super) made: i64,
     pub(super) deleted: i32,
@@ -106,7 +106,7 @@ impl World {
         self.machines.iter().filter(of).cloned().collect()
     }
 
-    /// What the deployment controller observes; it remembers the sets.
+    /// The observation of the deployment controller. It also remembers the sets.
     fn observe(&mut self) -> DeploymentObservation {
         let seen = |set: &SetSnapshot| SetSeen { set: set.clone(), machines: self.machines_of(set) };
         let sets: Vec<SetSeen> = self.sets.iter().map(seen).collect();

@@ -1,4 +1,4 @@
-//! What follows after the driver was asked to delete the VM: its answer, the Node, the finalizers.
+//! The steps after the driver was asked to delete the VM: its answer, the Node, the finalizers.
 
 use super::*;
 

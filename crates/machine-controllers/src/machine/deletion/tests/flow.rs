@@ -80,7 +80,7 @@ async fn a_node_that_joins_unseen_while_its_vm_is_deleted_goes_too() {
     }
 }
 
-/// What happens to the process that has asked for a VM.
+/// The end of a process that has requested a VM.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     /// It keeps running; its call times out.

@@ -1,4 +1,4 @@
-//! Which Node a machine that is being deleted has.
+//! The Node of a machine that is being deleted.
 
 use super::*;
 

@@ -83,7 +83,7 @@ fn mc_037_a_freeze_does_not_stop_a_deletion() {
 #[rstest]
 #[case::mc_185_overwritten_by_hand("gone fishing")]
 #[case::mc_186_written_by_the_set_controller("Machine deletion is triggered")]
-fn a_terminating_machine_without_stage_starts_anew(#[case] text: &str) {
+fn a_terminating_machine_without_a_stage_starts_again(#[case] text: &str) {
     let mut machine = resting(DeletionStage::DeleteVm);
     machine.status.last_operation.description = text.to_owned();
     let mut seen = with_node(seen(no_label(machine.clone()), 200), node(vec![]));

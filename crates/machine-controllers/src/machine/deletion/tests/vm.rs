@@ -17,7 +17,7 @@ fn deleted_while_made(vm: VmIdentity) -> Observation {
     None,
     DeletionStage::GetVmStatus
 )]
-fn what_the_driver_answered_about_a_vm_is_kept_when_its_machine_was_deleted_meanwhile(
+fn the_answer_about_a_vm_is_kept_when_its_machine_was_deleted_meanwhile(
     #[case] answered: &str,
     #[case] label: Option<&str>,
     #[case] stage: DeletionStage,
@@ -123,7 +123,7 @@ fn a_vm_that_may_show_itself_is_looked_for_before_its_drain_is_skipped(
 #[case::while_it_is_drained(resting(DeletionStage::Drain))]
 #[case::before_its_vm(resting(DeletionStage::DeleteVm))]
 #[case::before_its_node(resting(DeletionStage::DeleteNode))]
-fn a_machine_whose_vm_is_anothers_goes_alone_and_says_so(#[case] machine: Machine) {
+fn a_machine_whose_vm_belongs_to_another_machine_ends_alone_and_reports_it(#[case] machine: Machine) {
     let mut seen = with_node(seen(machine, 200), node(vec![condition("Ready", "True")]));
     seen.vm_owner = VmOwner::Living("m-other".to_owned());
     let plan = decide(&seen);

@@ -1,4 +1,5 @@
-//! What a machine that is being deleted reports of its waits: for what, since when, until when, and what ends them.
+//! The reports about the waits of a machine that is being deleted: the awaited object, the start, the limit and the
+//! event that ends the wait.
 //!
 //! Source: decisions.md 30; spec/machine-controller §7.9.
 
@@ -243,7 +244,7 @@ fn a_provider_that_refuses_is_quoted_with_code_and_next_attempt() {
 }
 
 #[test]
-fn a_deletion_that_waits_for_a_creation_says_so_once() {
+fn a_deletion_that_waits_for_a_creation_reports_it_once() {
     let mut seen = seen(deleted_at(machine(), 1), 1);
     seen.flow = Flow { in_flight: Some(Call::Create), ..Flow::default() };
     let (reason, message) = progressing_after(&seen);

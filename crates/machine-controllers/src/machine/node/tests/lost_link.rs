@@ -40,7 +40,7 @@ async fn with_machine() -> World {
     world
 }
 
-/// What still leads from the Node to the machine.
+/// The remaining link from the Node to the machine.
 #[derive(Clone, Copy, Debug)]
 enum Trace {
     NameAndInstance,

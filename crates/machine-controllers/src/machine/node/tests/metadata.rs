@@ -80,7 +80,7 @@ fn mc_228_the_template_wins_over_the_node() {
 }
 
 #[test]
-fn mc_229_what_left_the_template_leaves_the_node_and_nothing_else() {
+fn mc_229_only_entries_that_left_the_template_leave_the_node() {
     let memory = r#"{"metadata":{"labels":{"a":"1"}},"spec":{}}"#;
     let dressed = applied(&NodeTemplateSpec::default(), &node(&[("a", "9"), ("b", "2")], &[], Some(memory)));
     assert!(!dressed.labels().contains_key("a"));
@@ -142,7 +142,7 @@ fn mc_238_a_memory_that_go_wrote_costs_no_write(#[case] memory: &str) {
 }
 
 #[test]
-fn mc_240_a_taint_that_somebody_removed_is_put_back() {
+fn mc_240_a_removed_taint_is_restored() {
     let template = template(&[], &[("k", "NoSchedule")]);
     let mut dressed = applied(&template, &node(&[], &[], None));
     dressed.spec.as_mut().unwrap().taints = None;

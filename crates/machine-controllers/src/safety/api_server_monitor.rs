@@ -47,8 +47,8 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 /// Minimum and maximum time limit of a probe.
 const PROBE_WITHIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// The dependencies of the watchman.
-pub struct WatchmanDeps {
+/// The dependencies of the monitor.
+pub struct ApiServerMonitorDeps {
     /// Probes the API server with the machine objects.
     pub control: kube::Client,
     /// Probes the API server with the Nodes.
@@ -76,17 +76,17 @@ pub struct WatchmanDeps {
 }
 
 /// Watches whether the API servers can be reached.
-pub struct Watchman {
-    deps: WatchmanDeps,
+pub struct ApiServerMonitor {
+    deps: ApiServerMonitorDeps,
     state: Mutex<State>,
     /// Machines that could not be unfrozen yet, with the start of their outage.
     unthawed: Mutex<BTreeMap<ObjectKey, Timestamp>>,
 }
 
-impl Watchman {
-    /// A watchman; it does nothing until its queue runs [`Self::reconcile`]. Both API servers count as reachable at the
+impl ApiServerMonitor {
+    /// A monitor. It does nothing until its queue runs [`Self::reconcile`]. Both API servers count as reachable at the
     /// start.
-    pub fn new(deps: WatchmanDeps) -> Self {
+    pub fn new(deps: ApiServerMonitorDeps) -> Self {
         let state = State::Flowing { failing_since: None };
         Self { deps, state: Mutex::new(state), unthawed: Mutex::default() }
     }

@@ -1,4 +1,4 @@
-//! Checks the structure of the sources: which room may import which, which files may not wait, call or read a clock, and where patches
+//! Checks the layers of the sources: which module may import which, which files may not wait, call or read a clock, and where patches
 //! are made.
 //!
 //! The tests read the sources as text, without comments. A failure names the file and the word. Then either the file belongs
@@ -10,19 +10,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The rooms of the binary's package. A room imports only rooms that come before it, so that there are no circles. Between crates Cargo
+/// The modules of the binary's package. A module imports only modules that come before it, so that there are no circles. Between crates Cargo
 /// prevents circles.
-const ROOMS: [&str; 6] = ["settings", "drivers", "server", "extension", "manager", "cli"];
+const MODULES: [&str; 6] = ["settings", "drivers", "server", "extension", "manager", "cli"];
 
-/// Rooms and crates with pure functions only.
-const PURE_ROOMS: [&str; 5] = ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings"];
+/// Modules and crates with pure functions only.
+const PURE_MODULES: [&str; 5] = ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings"];
 
-/// The crate that polls futures by hand, so that it does not depend on anything outside the process either.
-const PLAYING: &str = "machine-simulation";
+/// The crate that polls futures by hand. It must not depend on anything outside the process either.
+const SIMULATION: &str = "machine-simulation";
 
-/// The files of `machine-controllers` that act, wait or run a loop, beside the `mod.rs` of a room; every other one decides or
-/// observes.
-const ACTING: [&str; 8] = ["act", "loops", "reconcile", "driver_calls", "tokens", "calls", "collector", "watchman"];
+/// The files of `machine-controllers` that act, wait or run a loop, in addition to the `mod.rs` of each module. Every other file
+/// decides or observes.
+const ACTING: [&str; 8] =
+    ["act", "loops", "reconcile", "driver_calls", "tokens", "calls", "collector", "api_server_monitor"];
 
 /// Words that are allowed only in files that act, and in the simulation.
 const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
@@ -30,16 +31,16 @@ const WAITING: [&str; 3] = ["async fn", ".await", "tokio::"];
 /// Words that are allowed only in files that act.
 const IMPURE: [&str; 6] = ["kube::Client", "kube::Api", "Instant::now", "Timestamp::now", "SystemTime", "rand::rng"];
 
-/// The sources in which only the `patches.rs` of a room makes what effects write.
+/// The sources in which only the `patches.rs` of a module makes the patches of effects.
 const VERBAL: &str = "machine-controllers/src/";
 
-/// The number of rooms that match on their effects in `act.rs` and `patches.rs`: deployments, machines, the overshoot guard, sets.
-const ROOMS_WITH_EFFECTS: usize = 4;
+/// The number of modules that match on their effects in `act.rs` and `patches.rs`: deployments, machines, the overshoot guard, sets.
+const MODULES_WITH_EFFECTS: usize = 4;
 
 /// The number of effects that other files may match on, for example to find out whether a plan makes machines.
 const FEW_EFFECTS: usize = 3;
 
-/// Words that are allowed only in the `patches.rs` of a room.
+/// Words that are allowed only in the `patches.rs` of a module.
 const WRITTEN: [&str; 2] = ["json!", "Patch"];
 
 /// Functions that parse a text.
@@ -87,7 +88,7 @@ struct Source {
 }
 
 impl Source {
-    fn room(&self) -> String {
+    fn module(&self) -> String {
         let first = self.path.components().next().expect("a file has a name");
         first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
     }
@@ -98,9 +99,9 @@ impl Source {
         ["test", "property", "scenarios"].iter().any(|word| path.contains(word))
     }
 
-    /// Whether it is the `mod.rs` of a room; a folder inside a room has one, too.
-    fn is_entrance(&self) -> bool {
-        self.path.ends_with("mod.rs") && self.path.components().count() == "crate/src/room/mod.rs".split('/').count()
+    /// Whether it is the `mod.rs` of a module. A folder inside a module has a `mod.rs`, too.
+    fn is_root(&self) -> bool {
+        self.path.ends_with("mod.rs") && self.path.components().count() == "crate/src/module/mod.rs".split('/').count()
     }
 
     /// The code above the tests at its end.
@@ -108,7 +109,7 @@ impl Source {
         self.code.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
     }
 
-    /// The rooms that `crate::room` and `crate::{room::…, room::…}` name.
+    /// The modules that `crate::module` and `crate::{module::…, module::…}` name.
     fn imports(&self) -> Vec<String> {
         paths_after("crate::", &self.code).iter().map(|path| word(path)).collect()
     }
@@ -123,7 +124,7 @@ fn paths_after(lead: &str, code: &str) -> Vec<String> {
     found
 }
 
-/// Adds the paths of the tree that begins here, and returns what follows the tree.
+/// Adds the paths of the tree that begins here, and returns the rest of the text.
 fn paths_of<'a>(tree: &'a str, before: &str, found: &mut Vec<String>) -> &'a str {
     let end = tree.find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':').unwrap_or(tree.len());
     let (path, mut rest) = (format!("{before}{}", &tree[..end]), &tree[end..]);
@@ -148,7 +149,7 @@ fn word(text: &str) -> String {
     text.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect()
 }
 
-/// The sources of the rooms, or of the crates.
+/// The sources of the modules, or of the crates.
 fn sources_below(folder: &str) -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let (mut folders, mut found) = (vec![root.clone()], Vec::new());
@@ -169,20 +170,20 @@ fn sources_below(folder: &str) -> Vec<Source> {
     found
 }
 
-fn floor(room: &str) -> Option<usize> {
-    ROOMS.iter().position(|known| *known == room)
+fn layer(module: &str) -> Option<usize> {
+    MODULES.iter().position(|known| *known == module)
 }
 
 #[test]
-fn a_room_imports_only_rooms_below_it() {
+fn a_module_imports_only_modules_below_it() {
     let mut wrong = Vec::new();
     for source in
-        sources_below("src").iter().filter(|source| !["lib", "main", "floors"].contains(&source.room().as_str()))
+        sources_below("src").iter().filter(|source| !["lib", "main", "layers"].contains(&source.module().as_str()))
     {
-        let room = source.room();
-        let own = floor(&room).unwrap_or_else(|| panic!("the room {room} stands on no floor: add it to ROOMS"));
+        let module = source.module();
+        let own = layer(&module).unwrap_or_else(|| panic!("the module {module} has no layer: add it to MODULES"));
         for imported in source.imports() {
-            if imported != room && floor(&imported).is_some_and(|other| other > own) {
+            if imported != module && layer(&imported).is_some_and(|other| other > own) {
                 wrong.push(format!("{} imports {imported}", source.path.display()));
             }
         }
@@ -190,18 +191,18 @@ fn a_room_imports_only_rooms_below_it() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What two rooms of the controllers need stands below both. The same holds for the parts of the machine room.
+/// Code that two modules of the controllers share is below both. The same applies to the parts of the machine module.
 #[test]
-fn no_two_rooms_of_the_controllers_need_each_other() {
+fn no_two_modules_of_the_controllers_need_each_other() {
     for (folder, lead) in [("machine-controllers/src", ""), ("machine-controllers/src/machine", "machine::")] {
         let mut needs: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for source in sources_below("crates").iter().filter(|source| !source.is_test()) {
             let Ok(below) = source.path.strip_prefix(folder) else { continue };
             let steps: Vec<_> = below.iter().map(|step| step.to_string_lossy()).collect();
             let up = "super::".repeat(steps.iter().filter(|step| *step != "mod.rs").count());
-            let room = steps[0].trim_end_matches(".rs").to_owned();
-            // The file that puts the rooms together needs all of them.
-            if ["lib", "mod"].contains(&room.as_str()) {
+            let module = steps[0].trim_end_matches(".rs").to_owned();
+            // The file that connects the modules needs all of them.
+            if ["lib", "mod"].contains(&module.as_str()) {
                 continue;
             }
             let code = source.outside_tests();
@@ -209,21 +210,21 @@ fn no_two_rooms_of_the_controllers_need_each_other() {
                 paths_after("crate::", code).into_iter().filter_map(|path| Some(word(path.strip_prefix(lead)?)));
             let above = paths_after(&up, code);
             let named = named.chain(above.iter().map(|path| word(path)));
-            let others: Vec<String> = named.filter(|other| *other != room).collect();
-            needs.entry(room).or_default().extend(others);
+            let others: Vec<String> = named.filter(|other| *other != module).collect();
+            needs.entry(module).or_default().extend(others);
         }
-        let rooms: BTreeSet<String> = needs.keys().cloned().collect();
-        assert!(rooms.len() > 15, "{rooms:?}");
+        let modules: BTreeSet<String> = needs.keys().cloned().collect();
+        assert!(modules.len() > 15, "{modules:?}");
         for others in needs.values_mut() {
-            others.retain(|other| rooms.contains(other));
+            others.retain(|other| modules.contains(other));
         }
-        while let Some(ground) = needs.iter().find(|(_, others)| others.is_empty()).map(|(room, _)| room.clone()) {
+        while let Some(ground) = needs.iter().find(|(_, others)| others.is_empty()).map(|(module, _)| module.clone()) {
             needs.remove(&ground);
             for others in needs.values_mut() {
                 others.remove(&ground);
             }
         }
-        assert!(needs.is_empty(), "they need each other, or others that do: {needs:#?}");
+        assert!(needs.is_empty(), "a circle of modules: {needs:#?}");
     }
 }
 
@@ -233,12 +234,12 @@ fn files_that_decide_do_not_wait_call_or_read_a_clock() {
     let all = [sources_below("src"), sources_below("crates")].concat();
     for source in all.iter().filter(|source| !source.is_test()) {
         let name = source.path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let decides = match source.room().as_str() {
-            "machine-controllers" => !ACTING.contains(&name.as_str()) && !source.is_entrance(),
-            room => PURE_ROOMS.contains(&room),
+        let decides = match source.module().as_str() {
+            "machine-controllers" => !ACTING.contains(&name.as_str()) && !source.is_root(),
+            module => PURE_MODULES.contains(&module),
         };
         let waiting = WAITING.iter().filter(|_| decides);
-        let impure = IMPURE.iter().filter(|_| decides || source.room() == PLAYING);
+        let impure = IMPURE.iter().filter(|_| decides || source.module() == SIMULATION);
         let words = waiting.chain(impure).filter(|word| says(source.outside_tests(), word));
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
@@ -246,16 +247,16 @@ fn files_that_decide_do_not_wait_call_or_read_a_clock() {
 }
 
 #[test]
-fn patches_are_made_in_one_file_of_a_room() {
+fn patches_are_made_in_one_file_of_a_module() {
     let is_verbal = |source: &&Source| {
         let path = source.path.to_string_lossy().into_owned();
         path.starts_with(VERBAL) && !path.ends_with("patches.rs") && !source.is_test()
     };
     let crates = sources_below("crates");
-    let rooms: Vec<&Source> = crates.iter().filter(is_verbal).collect();
-    assert!(rooms.len() > 100, "{} files", rooms.len());
+    let modules: Vec<&Source> = crates.iter().filter(is_verbal).collect();
+    assert!(modules.len() > 100, "{} files", modules.len());
     let mut wrong = Vec::new();
-    for source in rooms {
+    for source in modules {
         let words = WRITTEN.iter().filter(|word| says(source.outside_tests(), word));
         wrong.extend(words.map(|word| format!("{}: {word}", source.path.display())));
     }
@@ -265,12 +266,12 @@ fn patches_are_made_in_one_file_of_a_room() {
 /// The files outside tests that have this code.
 fn files_with(code: &str) -> BTreeSet<String> {
     let all = [sources_below("crates"), sources_below("src")].concat();
-    let has_it = |source: &&Source| source.room() != "floors" && source.outside_tests().contains(code);
+    let has_it = |source: &&Source| source.module() != "layers" && source.outside_tests().contains(code);
     let files = all.iter().filter(|source| !source.is_test()).filter(has_it);
     files.map(|source| source.path.display().to_string()).collect()
 }
 
-/// A snapshot can hold less than its object only where no file needs the whole object.
+/// A snapshot can have less data than its object only if no file needs the whole object.
 #[test]
 fn few_files_ask_for_the_whole_object_of_a_snapshot() {
     assert_eq!(files_with(".whole_object()"), BTreeSet::from(WHOLE.map(str::to_owned)));
@@ -300,9 +301,9 @@ fn the_page_on_drivers_names_every_call() {
 fn only_texts_of_the_original_are_read_back() {
     let mut readers = BTreeSet::new();
     let mut wrong = Vec::new();
-    let rooms = [sources_below("crates"), sources_below("src")].concat();
-    let knows_standings = |source: &&Source| ["machine-controllers", "extension"].contains(&source.room().as_str());
-    for source in rooms.iter().filter(|source| !source.is_test()).filter(knows_standings) {
+    let modules = [sources_below("crates"), sources_below("src")].concat();
+    let knows_standings = |source: &&Source| ["machine-controllers", "extension"].contains(&source.module().as_str());
+    for source in modules.iter().filter(|source| !source.is_test()).filter(knows_standings) {
         let code = source.outside_tests();
         let reads = ["message", "description"]
             .iter()
@@ -315,15 +316,15 @@ fn only_texts_of_the_original_are_read_back() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(readers.len(), READERS.len(), "{readers:?} read one; the others need no place in the list");
+    assert_eq!(readers.len(), READERS.len(), "{readers:?} read a text; the other files must be removed from the list");
 }
 
-/// A new effect must not compile before it is written and carried out, and no other file may need to know it.
+/// A new effect must not compile before `patches.rs` and `act.rs` know it, and no other file may need to know it.
 #[test]
 fn only_files_that_carry_out_effects_match_on_them() {
     let mut wrong = Vec::new();
     let mut matching = 0;
-    let knows_effects = |source: &Source| source.room() != "driver-virtual";
+    let knows_effects = |source: &Source| source.module() != "driver-virtual";
     let all = [sources_below("crates"), sources_below("src")];
     for source in all.into_iter().flatten().filter(knows_effects) {
         let code = source.outside_tests();
@@ -341,7 +342,7 @@ fn only_files_that_carry_out_effects_match_on_them() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert!(matching >= 2 * ROOMS_WITH_EFFECTS, "{matching}");
+    assert!(matching >= 2 * MODULES_WITH_EFFECTS, "{matching}");
 }
 
 /// Whether the text starts with an effect in a pattern: `=>` or another alternative follows its name.
@@ -376,6 +377,6 @@ fn an_import_is_found_in_every_spelling() {
         .to_owned();
     let source = Source { path: PathBuf::from("cli/x.rs"), code };
     assert_eq!(source.imports(), ["extension", "server", "server", "drivers", "settings"]);
-    assert_eq!(source.room(), "cli");
+    assert_eq!(source.module(), "cli");
     assert!(says("call().await?", ".await") && !says("self.awaits_picks()", ".await"));
 }

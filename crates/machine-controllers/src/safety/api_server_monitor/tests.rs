@@ -1,4 +1,4 @@
-//! The watchman with a small fake API server, in paused time.
+//! The monitor with a small fake API server, in paused time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,7 +82,7 @@ impl World {
 
 struct Scene {
     world: Arc<World>,
-    watchman: Watchman,
+    monitor: ApiServerMonitor,
     freeze: FreezeSwitch,
     views: ControlViews,
     start: Timestamp,
@@ -93,13 +93,13 @@ impl Scene {
         Self::with_nodes(None)
     }
 
-    /// A scene whose watchman compares this store of Nodes before a thaw.
+    /// A scene whose monitor compares this store of Nodes before a thaw.
     fn with_nodes(nodes: Option<Arc<Store<NodeSnapshot>>>) -> Self {
         let world = Arc::new(World { up: AtomicBool::new(true), ..World::default() });
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let (views, freeze) = (ControlViews::default(), FreezeSwitch::default());
         let gate = Gate::open_until(CancellationToken::new());
-        let watchman = Watchman::new(WatchmanDeps {
+        let monitor = ApiServerMonitor::new(ApiServerMonitorDeps {
             control: world.client(),
             target: world.client(),
             nodes,
@@ -113,7 +113,7 @@ impl Scene {
             metrics: Metrics::new(Arc::new(|| Duration::ZERO)).unwrap(),
             limits: Limits { timeout: Duration::from_secs(30), period: Duration::from_secs(60) },
         });
-        Self { world, watchman, freeze, views, start }
+        Self { world, monitor, freeze, views, start }
     }
 
     fn machine(&self, name: &str, unknown_since: i64) {
@@ -135,7 +135,7 @@ impl Scene {
 
     /// One probe; then waits for the time that it asked for.
     async fn probe(&self) {
-        if let Outcome::LookAgain(wait, _) = self.watchman.reconcile().await {
+        if let Outcome::LookAgain(wait, _) = self.monitor.reconcile().await {
             tokio::time::sleep(wait).await;
         }
     }
@@ -146,7 +146,7 @@ impl Scene {
             self.probe().await;
         }
         assert_eq!(self.freeze.get(), Freeze::Frozen);
-        assert_eq!(self.watchman.deps.metrics.render().unwrap().matches("mcm_machine_controller_frozen 1").count(), 1);
+        assert_eq!(self.monitor.deps.metrics.render().unwrap().matches("mcm_machine_controller_frozen 1").count(), 1);
     }
 }
 
@@ -162,7 +162,7 @@ async fn mc_254_a_long_silence_freezes_and_mc_256_a_thaw_forgives() {
     scene.probe().await;
     assert_eq!(scene.freeze.get(), Freeze::Flowing);
     assert_eq!((scene.world.phase("fell-ill").as_str(), scene.world.phase("was-ill").as_str()), ("Running", "Unknown"));
-    assert_eq!(scene.watchman.deps.metrics.render().unwrap().matches("mcm_machine_controller_frozen 0").count(), 1);
+    assert_eq!(scene.monitor.deps.metrics.render().unwrap().matches("mcm_machine_controller_frozen 0").count(), 1);
 }
 
 fn node(version: u64) -> Node {
@@ -174,7 +174,7 @@ fn node(version: u64) -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_thawed_before_the_watch_has_replayed_the_outage() {
+async fn no_machine_is_thawed_before_the_watch_has_replayed_the_outage() {
     let nodes = crate::views::node_store();
     nodes.apply(node(30));
     let scene = Scene::with_nodes(Some(Arc::clone(&nodes)));
