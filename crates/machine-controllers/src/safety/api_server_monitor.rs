@@ -147,7 +147,7 @@ impl ApiServerMonitor {
     /// Whether the stores show the present state of the API servers. A watch that reconnects after an outage replays
     /// it: at first it may show every Node as unreachable.
     async fn views(&self) -> Views {
-        let WatchmanDeps { control, target, namespace, views, .. } = &self.deps;
+        let ApiServerMonitorDeps { control, target, namespace, views, .. } = &self.deps;
         let Some(nodes) = &self.deps.nodes else { return Views::Current };
         let caught_up =
             async { tokio::join!(caught_up(control, namespace, &views.machines), caught_up(target, "", nodes)) };
