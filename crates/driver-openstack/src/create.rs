@@ -69,8 +69,8 @@ impl Creation<'_> {
     /// The server of the machine.
     ///
     /// # Errors
-    /// The first failure. Server, port and volume are deleted then, unless the server may exist. The error has a state, with which later calls find the
-    /// rest, also after an edit of the class.
+    /// The first failure. Server, port and volume are deleted then, unless the server may exist. The error has a state, with which later calls find
+    /// the rest, also after an edit of the class.
     pub async fn run(self) -> Result<CreatedVm, Status> {
         self.made().await.map_err(|status| {
             let state = status.last_known_state.unwrap_or_else(|| self.subject.memory.state());

@@ -2,8 +2,8 @@
 //!
 //! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
 //! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates `OpenStack`. With the feature `driver`,
-//! [`OpenStackDriver`] makes requests to the services: [`driver`] implements the trait, [`create`], [`ports`] and [`remove`] carry out what
-//! [`lookup`] and [`plan`] decide, with what [`memory`] keeps of a machine and the bodies of [`bodies`], [`cloud`] logs in and sends requests, and [`nova`],
+//! [`OpenStackDriver`] makes requests to the services: [`driver`] implements the trait. [`create`], [`ports`] and [`remove`] carry out the decisions
+//! of [`lookup`] and [`plan`], with the state of [`memory`] and the bodies of [`bodies`]. [`cloud`] logs in and sends requests, and [`nova`],
 //! [`neutron`] and [`storage`] have one function for each request. [`ask`] checks that the names and ids in a class exist.
 //! Source: spec/providers §6, decisions.md 55, 58 and 59; messages are those of machine-controller-manager-provider-openstack.
 

@@ -44,8 +44,8 @@ impl Owners {
 
     /// Whether a resource with these keys belongs to one of the owners.
     ///
-    /// The resource must have all keys of the class. Or it must have the keys of an earlier owner, and no other key of a cluster or a role: a user may
-    /// have added a key to the class because the earlier keys do not distinguish two clusters.
+    /// The resource must have all keys of the class. Or it must have the keys of an earlier owner, and no other key of a cluster or a role: a user
+    /// may have added a key to the class because the earlier keys do not distinguish two clusters.
     pub fn own<'k>(&self, keys: impl Iterator<Item = &'k String> + Clone) -> bool {
         let is_of_class = self.of_class.own(|wanted| keys.clone().any(|key| key == wanted));
         is_of_class || spec::owner_tags(keys).is_some_and(|owner| self.earlier.contains(&owner))

@@ -61,8 +61,8 @@ impl Session<'_> {
         self.list(Operation::get(Service::Volume, "listing volumes", &path), "volumes").await
     }
 
-    /// The result of a search for volumes. If a machine probably has no volumes, a failure and a long wait count as an empty list. The cloud may have no
-    /// Cinder, and the login may have no right in Cinder. A Cinder that does not answer must not delay machines without volumes.
+    /// The result of a search for volumes. If a machine probably has no volumes, a failure and a long wait count as an empty list. The cloud may have
+    /// no Cinder, and the login may have no right in Cinder. A Cinder that does not answer must not delay machines without volumes.
     pub async fn volumes_if_any(
         &self,
         volumes: Volumes,

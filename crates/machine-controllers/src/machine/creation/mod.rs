@@ -415,8 +415,8 @@ fn create(seen: &Observation) -> Vec<Effect> {
     if needs_token(seen) {
         effects.push(Effect::EnsureToken);
     }
-    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for. The state from the look-up is
-    // stored with it: the driver finds with it the VM of a call that is cut off, also after an edit of the class.
+    // The last write before the call: a stored intent without an outcome means that a VM may have been asked for. The write also stores the driver's
+    // memory from the look-up, with which the driver finds the VM of a call that is cut off, also after an edit of the class.
     if seen.class.creation == CreationGuarantee::RecordIntent {
         let intent = StatusChange::new()
             .operation(OperationType::Create, OperationState::Processing, CREATING.to_owned())
