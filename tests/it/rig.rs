@@ -41,7 +41,8 @@ async fn a_status_that_is_too_large_is_refused_as_too_large() {
     });
     namespace.apply(&machine.to_string()).await.succeed();
     let machines: Api<Machine> = Api::namespaced(rig.client().await, &namespace.name);
-    let status = json!({"status": {"lastKnownState": "s".repeat(4 << 20)}});
+    // Only a little too large: an API server that leaves most of a body unread ends the connection, which may hide its answer.
+    let status = json!({"status": {"lastKnownState": "s".repeat(3 << 20)}});
     let refused = machines.patch_status("m", &PatchParams::default(), &Patch::Merge(&status)).await;
     let error = ApiError::from(refused.expect_err("an API server reads 3 MiB"));
     assert!(matches!(&error, ApiError::TooLarge(_)) && error.is_refusal(), "{error:?}");
