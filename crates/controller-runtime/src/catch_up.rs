@@ -88,15 +88,22 @@ async fn has_passed(view: &Store<impl Snapshot>, list: &LiveList) {
 
 /// Lists names and versions with a consistent read: a majority of the API server's storage has confirmed them.
 async fn live_list<K: Resource>(api: &impl ObjectApi<K>, namespace: &str) -> Result<LiveList, ApiError> {
-    let query = ListQuery { limit: Some(PAGE), ..ListQuery::within(namespace) };
-    let page = api.list_all(query).await?;
-    let listed = |item| {
-        let object = api.decode(item)?;
-        let Target { key, uid } = Target::of(&*object);
-        Ok(Listed { key, uid, version: version(object.meta().resource_version.as_deref()) })
-    };
-    let objects = page.items.into_iter().map(listed).collect::<Result<_, ApiError>>()?;
-    Ok(LiveList { objects, version: version(page.version.as_deref()) })
+    let mut query = ListQuery { limit: Some(PAGE), ..ListQuery::within(namespace) };
+    let mut list = LiveList::default();
+    loop {
+        // Only names and versions of the page are kept, because a fleet has many objects.
+        let page = api.list(&query).await?;
+        list.version = version(page.version.as_deref());
+        for item in page.items {
+            let object = api.decode(item)?;
+            let Target { key, uid } = Target::of(&*object);
+            list.objects.push(Listed { key, uid, version: version(object.meta().resource_version.as_deref()) });
+        }
+        if page.next.is_none() {
+            return Ok(list);
+        }
+        query.after = page.next;
+    }
 }
 
 /// A version that is no number counts as old, so that the wait does not depend on it.
