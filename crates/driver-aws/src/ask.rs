@@ -65,11 +65,13 @@ impl ClassCheck<'_> {
             query.set("DryRun", true);
             match ec2.launch(&query).await {
                 Ok(made) => {
-                    ec2.terminate(&made.id).await?;
-                    let message = format!(
-                        "the service knows no DryRun: it made instance {}, which has been ended again",
-                        made.id
-                    );
+                    let ended = match ec2.terminate(&made.id).await {
+                        Ok(()) => "which has been ended again".to_owned(),
+                        Err(failure) => {
+                            format!("which could not be ended; end it yourself: {}", failure.status.message)
+                        }
+                    };
+                    let message = format!("the service knows no DryRun: it made instance {}, {ended}", made.id);
                     return Err(Status::new(Code::FailedPrecondition, message));
                 }
                 Err(failure) if failure.reason == DRY_RUN => {}

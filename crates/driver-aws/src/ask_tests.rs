@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     AwsDriver, AwsOptions,
     driver::tests::{class, secret},
-    fake_ec2::{FakeEc2, Fault},
+    fake_ec2::{FakeEc2, Fault, Vm},
 };
 
 async fn asked(ec2: &FakeEc2, patch: Value) -> Result<Findings, Status> {
@@ -33,13 +33,20 @@ async fn a_class_that_ec2_would_launch_has_no_findings_and_nothing_is_made() {
     assert_eq!((launch["DryRun"].as_str(), launch["ImageId"].as_str()), ("true", "ami-1"));
 }
 
+#[rstest]
+#[case::it_is_shown(true, "which has been ended again")]
+#[case::it_is_not_shown_yet(false, "which could not be ended; end it yourself: ")]
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_a_service_without_dry_runs_has_made_is_terminated() {
+async fn an_instance_that_a_service_without_dry_runs_has_made_is_terminated(#[case] shown: bool, #[case] says: &str) {
     let ec2 = FakeEc2::new();
+    if shown {
+        let made = Vm { id: "i-7".to_owned(), state: "running", ..Vm::default() };
+        ec2.state().vms.push(made);
+    }
     let made = "<R><instancesSet><item><instanceId>i-7</instanceId></item></instancesSet></R>";
     ec2.fails("RunInstances", [Fault::Body(made)]);
     let refused = asked(&ec2, json!({})).await.unwrap_err();
-    assert!(refused.message.contains("it made instance i-7"), "{}", refused.message);
+    assert!(refused.message.contains(&format!("it made instance i-7, {says}")), "{}", refused.message);
     assert_eq!(ec2.asked("TerminateInstances")[0]["InstanceId.1"], "i-7");
 }
 
