@@ -195,6 +195,11 @@ impl Session<'_> {
         }
     }
 
+    /// Whether the catalogue has Nova in this region.
+    pub async fn has_servers(&self) -> Result<bool, Failure> {
+        Ok(self.token(None).await?.url(Service::Compute, self.region).is_ok())
+    }
+
     /// The id of the login's project. `None` for a login without a project.
     pub async fn project(&self) -> Result<Option<String>, Failure> {
         Ok(self.token(None).await?.project.clone())

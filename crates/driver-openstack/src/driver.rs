@@ -70,8 +70,8 @@ impl OpenStackDriver {
             return Err(Status::new(Code::InvalidArgument, message));
         }
         let _held = subject.lock_name(&self.locks)?;
-        for region in &subject.memory.earlier_regions {
-            self.coded(remove::by_name(&subject, &subject.session(&self.clouds, cx, region), name).await)?;
+        for cloud in self.coded(subject.earlier_sessions(&self.clouds, cx).await)? {
+            self.coded(remove::by_name(&subject, &cloud, name).await)?;
         }
         subject.memory.earlier_regions.clear();
         let cloud = subject.session_of_class(&self.clouds, cx);
@@ -198,9 +198,10 @@ impl Driver for OpenStackDriver {
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
         let _held = subject.lock_name(&self.locks)?;
-        let (region, earlier) = subject.regions()?;
-        for region in iter::once(region).chain(earlier.iter().map(String::as_str)) {
-            self.coded(remove::machine(&subject, &subject.session(&self.clouds, cx, region)).await)?;
+        let now = subject.session(&self.clouds, cx, subject.region()?);
+        let earlier = self.coded(subject.earlier_sessions(&self.clouds, cx).await)?;
+        for cloud in iter::once(now).chain(earlier) {
+            self.coded(remove::machine(&subject, &cloud).await)?;
         }
         Ok(DeletedVm::default())
     }

@@ -53,10 +53,9 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    let own = subject.place()?.map_or("", |place| place.id);
-    ports(memory, cloud, name, own).await?;
+    ports(subject, memory, cloud, name).await?;
     // The class may have asked for a volume before, whatever it says now.
-    volumes(memory, cloud, name, own).await
+    volumes(subject, memory, cloud, name).await
 }
 
 /// Waits until a server is deleted.
@@ -88,7 +87,7 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
 ///
 /// # Errors
 /// `Aborted` if it is the machine's own server, which Nova has not shown before in this call.
-async fn is_in_use(cloud: &Session<'_>, server: &str, own: &str) -> Result<bool, Status> {
+async fn is_in_use(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
     if server.is_empty() {
         return Ok(false);
     }
@@ -96,33 +95,37 @@ async fn is_in_use(cloud: &Session<'_>, server: &str, own: &str) -> Result<bool,
     if !lookup::is_id(server) {
         return Ok(true);
     }
-    let exists = cloud.server(server).await?.is_some_and(|server| State::of(&server) != State::Gone);
-    if exists && server == own { Err(lookup::shown_again(server)) } else { Ok(exists) }
+    let Some(shown) = cloud.server(server).await?.filter(|server| State::of(server) != State::Gone) else {
+        return Ok(false);
+    };
+    let is_own = subject.place()?.is_some_and(|place| place.id == server);
+    // A server without the keys of an owner has no machine (row O07).
+    if is_own && subject.own_server(shown)?.is_some() { Err(lookup::shown_again(server)) } else { Ok(true) }
 }
 
-async fn ports(memory: &Memory, cloud: &Session<'_>, name: &str, own: &str) -> Result<(), Status> {
+async fn ports(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
     for port in lookup::our_ports(cloud.ports_named(name).await?, &memory.owners) {
-        if !is_in_use(cloud, &port.device_id, own).await? {
+        if !is_in_use(subject, cloud, &port.device_id).await? {
             cloud.delete_port(&port.id).await?;
         }
     }
     Ok(())
 }
 
-async fn volumes(memory: &Memory, cloud: &Session<'_>, name: &str, own: &str) -> Result<(), Status> {
+async fn volumes(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
     let found = cloud.volumes_if_any(memory.volumes, cloud.volumes_named(name)).await?;
     for volume in lookup::our_volumes(found, &memory.owners) {
-        remove_volume(cloud, volume, own).await?;
+        remove_volume(subject, cloud, volume).await?;
     }
     Ok(())
 }
 
 /// Deletes a volume as soon as it is detached, and waits until it is deleted.
-async fn remove_volume(cloud: &Session<'_>, mut volume: Volume, own: &str) -> Result<(), Status> {
+async fn remove_volume(subject: &Subject<'_>, cloud: &Session<'_>, mut volume: Volume) -> Result<(), Status> {
     for attachment in &volume.attachments {
         // A host that has the volume can't be asked.
         let Some(server) = &attachment.server_id else { return Ok(()) };
-        if is_in_use(cloud, server, own).await? {
+        if is_in_use(subject, cloud, server).await? {
             return Ok(());
         }
     }

@@ -70,13 +70,28 @@ impl<'a> Subject<'a> {
             .ok_or_else(|| Status::new(Code::InvalidArgument, format!("{id:?} is no provider id of OpenStack")))
     }
 
-    /// The regions where the machine may have a server: the region in its provider id, or for a machine without one the regions of the class and of
-    /// its earlier versions.
-    pub fn regions(&self) -> Result<(&str, &[String]), Status> {
-        Ok(match self.place()?.and_then(|place| place.region) {
-            Some(region) => (region, &[]),
-            None => (&self.spec.region, &self.memory.earlier_regions),
-        })
+    /// The region of the machine: the region in its provider id, or the region of the class for a machine without one.
+    pub fn region(&self) -> Result<&str, Status> {
+        Ok(self.place()?.and_then(|place| place.region).unwrap_or(&self.spec.region))
+    }
+
+    /// Sessions in the regions of earlier versions of the class, where a machine without a region in its provider id may have a server. Regions that
+    /// the catalogue does not have are left out: a mistyped region never had a server.
+    pub async fn earlier_sessions<'s>(
+        &'s self,
+        clouds: &'s Clouds,
+        cx: &'s OpContext,
+    ) -> Result<Vec<Session<'s>>, Status> {
+        let mut sessions = Vec::new();
+        if self.place()?.and_then(|place| place.region).is_none() {
+            for region in &self.memory.earlier_regions {
+                let cloud = self.session(clouds, cx, region);
+                if cloud.has_servers().await? {
+                    sessions.push(cloud);
+                }
+            }
+        }
+        Ok(sessions)
     }
 
     /// A session in a region.
@@ -91,14 +106,12 @@ impl<'a> Subject<'a> {
 
     /// A session in the region of the machine's server, or in the region of the class if no region has a server of the machine.
     pub async fn session_of_server<'s>(&'s self, clouds: &'s Clouds, cx: &'s OpContext) -> Result<Session<'s>, Status> {
-        let (region, earlier) = self.regions()?;
-        for region in earlier {
-            let cloud = self.session(clouds, cx, region);
+        for cloud in self.earlier_sessions(clouds, cx).await? {
             if !self.servers(&cloud).await?.is_empty() {
                 return Ok(cloud);
             }
         }
-        Ok(self.session(clouds, cx, region))
+        Ok(self.session(clouds, cx, self.region()?))
     }
 
     /// The servers of the machine: the server with its provider id, or all servers with its name. Servers of other owners with its name are left out.
@@ -109,11 +122,17 @@ impl<'a> Subject<'a> {
         let Some(place) = self.place()? else {
             return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.memory.owners));
         };
-        let found = cloud.server(place.id).await?;
+        let Some(server) = cloud.server(place.id).await? else { return Ok(Vec::new()) };
+        Ok(self.own_server(server)?.into_iter().collect())
+    }
+
+    /// The server with the machine's provider id, if it belongs to the machine.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it belongs to another owner.
+    pub fn own_server(&self, server: Server) -> Result<Option<Server>, Status> {
         let name = self.machine.metadata.name.as_deref().unwrap_or_default();
-        let Some(server) = found else { return Ok(Vec::new()) };
-        let server = lookup::named_by_id(server, &self.owner, &self.memory.owners, name)?;
-        Ok(server.into_iter().collect())
+        lookup::named_by_id(server, &self.owner, &self.memory.owners, name)
     }
 
     /// Locks the machine's name until the lock is dropped.
