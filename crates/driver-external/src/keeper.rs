@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _, stream};
+use machine_driver::Code;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -10,6 +11,7 @@ use tonic::transport::Channel;
 use crate::{
     address::Address,
     client::{DriverState, Shared},
+    codes,
     connection::{self, TlsFiles},
     info::{self, Accepted},
     link::{LinkState, pause},
@@ -173,6 +175,11 @@ async fn tls_files_changed(shared: &Shared, files: Option<&TlsFiles>) {
     }
 }
 
+/// Whether the driver has no such service. The 404 of a proxy does not say that.
+fn is_unimplemented(error: &tonic::Status) -> bool {
+    codes::from_wire(error).code == Code::Unimplemented
+}
+
 /// Watches the health of a driver until the connection is lost, and returns the reason. A driver without a health service is healthy while it
 /// answers `GetInfo`.
 ///
@@ -189,7 +196,7 @@ async fn watch_health(shared: &Shared, channel: Channel) -> String {
         tokio::select! {
             () = sleep_until(opens_at) => match open_watch(&mut health).await {
                 Ok(opened) => (stream, opens_at) = (Some(opened), None),
-                Err(error) if error.code() == tonic::Code::Unimplemented => opens_at = None,
+                Err(error) if is_unimplemented(&error) => opens_at = None,
                 Err(error) if connection::is_lost(&error) => return connection::describe(&error),
                 Err(error) => opens_at = Some(reopen_at(shared, &connection::describe(&error))),
             },
@@ -198,7 +205,7 @@ async fn watch_health(shared: &Shared, channel: Channel) -> String {
                     ServingStatus::Serving | ServingStatus::ServiceUnknown => reported = None,
                     status => reported = Some(format!("it says {}", status.as_str_name())),
                 },
-                Err(error) if error.code() == tonic::Code::Unimplemented => stream = None,
+                Err(error) if is_unimplemented(&error) => stream = None,
                 Err(error) if connection::is_lost(&error) => return connection::describe(&error),
                 // The health is unknown until the watch is open again. The driver may still serve, so `GetInfo` is called.
                 ended => {
