@@ -157,9 +157,13 @@ fn answer(outcome: Result<(), ApiError>) -> PodAnswer {
         Err(ApiError::TooManyRequests(pause)) => PodAnswer::Busy(pause.unwrap_or(BUSY)),
         // The next step observes whether the request was carried out. A conflict means that another pod has this name,
         // or that two evictions under one budget collided; the UID shows whether the pod is gone.
-        Err(ApiError::Conflict(_) | ApiError::TimedOut(_) | ApiError::Unavailable(_) | ApiError::NotLeading(_)) => {
-            PodAnswer::Busy(BUSY)
-        }
+        Err(
+            ApiError::Conflict(_)
+            | ApiError::TimedOut(_)
+            | ApiError::Unavailable(_)
+            | ApiError::NotServed(_)
+            | ApiError::NotLeading(_),
+        ) => PodAnswer::Busy(BUSY),
         // This includes code 500, with which a pod under two budgets is refused (spec §7.5).
         Err(error) => PodAnswer::Failed(error.to_string()),
     }
@@ -177,6 +181,7 @@ mod tests {
         ApiError::Conflict(String::new()),
         PodAnswer::Busy(BUSY)
     )]
+    #[case::a_proxys_404(ApiError::NotServed(String::new()), PodAnswer::Busy(BUSY))]
     #[case::a_budget(ApiError::DisruptionBudget(String::new()), PodAnswer::Refused)]
     #[case::mc_203_a_busy_server(
         ApiError::TooManyRequests(Some(Duration::from_secs(3))),

@@ -60,7 +60,7 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// block.
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
-/// The pause after a failed deletion of an orphan. An orphan that nobody may delete must not cost a list and a deletion per minute.
+/// The pause after a failed deletion of an orphan. With more orphans than a pass deletes, the next pass follows after a minute all the same.
 const FAILED_DELETION_PAUSE: Duration = Duration::from_secs(5 * 60);
 
 /// The store of Nodes.

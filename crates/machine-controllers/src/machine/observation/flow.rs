@@ -126,13 +126,11 @@ impl Flow {
                 | Answer::DeletedStale(Err(status)),
             ) => status.last_known_state.as_deref(),
             Some(
-                Answer::Status(Ok(_))
-                | Answer::Created(Ok(_))
-                | Answer::Initialized(Ok(_))
-                | Answer::Deleted(Ok(_))
-                | Answer::DeletedStale(Ok(_)),
+                Answer::Status(Ok(_)) | Answer::Created(Ok(_)) | Answer::Initialized(Ok(_)) | Answer::Deleted(Ok(_)),
             )
             | None => None,
+            // The state that came with the VM is of no use without the VM.
+            Some(Answer::DeletedStale(Ok(deleted))) => return deleted.last_known_state.as_deref(),
         };
         failed.or_else(|| self.vm.as_ref()?.last_known_state.as_deref())
     }
