@@ -13,7 +13,7 @@ use super::Failure;
 use controller_runtime::{
     error::ApiError,
     key::ObjectKey,
-    objects::{ApiServer, ListQuery, ObjectApi, Page},
+    objects::{ApiServer, ListQuery, ObjectApi},
 };
 
 /// Objects per page of a list.
@@ -89,7 +89,12 @@ impl Resource {
         read.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
     }
 
-    /// Lists all objects that a query matches.
+    /// Whether an API server may not have the resource. Every API server has Leases, so a 404 to their list does not say that there are none.
+    fn is_optional(self) -> bool {
+        self.group != LEASES.group
+    }
+
+    /// Lists all objects that a query matches. There are none of a resource that the API server does not have.
     ///
     /// # Errors
     /// When the objects can't be listed; the text names the list.
@@ -97,11 +102,23 @@ impl Resource {
         let url = DynamicObject::url_path(&self.description(), query.namespace.as_deref());
         let unlisted = |error: ApiError| Failure::run(anyhow::anyhow!("cannot list {url}: {error}"));
         let api = self.api(client);
-        let all = match api.list_all(ListQuery { limit: Some(PAGE), ..query }).await {
-            Err(ApiError::NotFound(_) | ApiError::NotServed(_)) => Page::default(),
-            all => all.map_err(unlisted)?,
-        };
-        let decoded = |item| api.decode(item).map(Arc::unwrap_or_clone).map_err(unlisted);
-        all.items.into_iter().map(decoded).collect()
+        let mut query = ListQuery { limit: Some(PAGE), ..query };
+        let mut objects = Vec::new();
+        loop {
+            let page = match api.list(&query).await {
+                // Only the first answer can say that the resource does not exist.
+                Err(ApiError::NotFound(_) | ApiError::NotServed(_)) if query.after.is_none() && self.is_optional() => {
+                    return Ok(objects);
+                }
+                page => page.map_err(unlisted)?,
+            };
+            for item in page.items {
+                objects.push(api.decode(item).map(Arc::unwrap_or_clone).map_err(unlisted)?);
+            }
+            if page.next.is_none() {
+                return Ok(objects);
+            }
+            query.after = page.next;
+        }
     }
 }

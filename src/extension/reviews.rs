@@ -78,8 +78,9 @@ pub async fn ask(
         let answer = timeout(TRY_DEADLINE, reviews.review(path, &body)).await;
         match answer.unwrap_or(Err(ApiError::TimedOut(TRY_DEADLINE))) {
             Ok(answer) => return Ok(answer),
-            Err(error) if tries == TRIES || !error.is_temporary() => return Err(error.to_string()),
-            Err(_) => {}
+            // An unreadable answer may be the page of a proxy.
+            Err(error) if tries < TRIES && (error.is_temporary() || matches!(error, ApiError::Unreadable(_))) => {}
+            Err(error) => return Err(error.to_string()),
         }
         sleep(wait.mul_f64(1.0 + 0.2 * jitter())).await;
         wait = wait.mul_f64(1.5);

@@ -61,10 +61,10 @@ impl ApiError {
         matches!(self, Self::TimedOut(_) | Self::Unavailable(_) | Self::ServerFault(_) | Self::NotServed(_))
     }
 
-    /// Whether the API server itself gave the cause of the failure. The request may still have been carried out: a webhook that the
+    /// Whether the API server itself gave the cause of the failure. An unreadable answer may be the page of a proxy. The request may still have been carried out: a webhook that the
     /// server can't reach, for example, is a server error.
     pub fn is_explained(&self) -> bool {
-        matches!(self, Self::ServerFault(_)) || !self.outcome_unknown()
+        matches!(self, Self::ServerFault(_)) || !(self.outcome_unknown() || matches!(self, Self::Unreadable(_)))
     }
 
     /// Whether the API server refuses the write itself: by missing rights, a quota, a policy, a webhook or its size. A retry fails too,

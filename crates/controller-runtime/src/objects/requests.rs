@@ -207,7 +207,7 @@ where
         Ok(None) => {}
         Err(_) => {
             return Err(ApiError::Unavailable(format!(
-                "the call waited {MAX_WAIT:?} for its turn and was not sent; see --kube-api-qps"
+                "the call had no answer within {MAX_WAIT:?}, or was not sent, because the client sends too many; see --kube-api-qps"
             )));
         }
     }
