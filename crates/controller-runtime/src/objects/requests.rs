@@ -109,9 +109,12 @@ where
         }
         let mut list =
             in_time(request, |request| self.reader.request::<Value>(request)).await?.map_err(ApiError::from)?;
-        let Some(Value::Array(items)) = list.get_mut("items").map(Value::take) else {
+        let items = match list.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => items,
+            // The API server writes null for a list of metadata without objects.
+            Some(Value::Null) if list["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) => Vec::new(),
             // An answer that is no list must not count as an empty list.
-            return Err(ApiError::Other(format!("the answer to {path} is no list")));
+            Some(_) | None => return Err(ApiError::Other(format!("the answer to {path} is no list"))),
         };
         let text = |field: &str| list["metadata"][field].as_str().filter(|text| !text.is_empty()).map(str::to_owned);
         Ok(Page { items, next: text("continue"), version: text("resourceVersion") })

@@ -231,3 +231,23 @@ async fn a_list_has_the_objects_of_all_pages_and_the_selectors_are_sent() {
     let expected = [(path("limit=1"), form.clone()), (path("limit=1&continue=more"), form)];
     assert_eq!(*asked.lock().unwrap(), expected);
 }
+
+#[tokio::test]
+async fn only_a_list_is_read_as_a_list() {
+    for (answer, expected) in [
+        (json!({ "kind": "PartialObjectMetadataList", "metadata": { "resourceVersion": "7" }, "items": null }), true),
+        (json!({ "kind": "NodeList", "metadata": {}, "items": [] }), true),
+        (json!({ "items": null }), false),
+        (json!({ "kind": "NodeList", "metadata": {} }), false),
+        (json!({ "kind": "Status", "items": "none" }), false),
+    ] {
+        let body = answer.to_string().into_bytes();
+        let service = service_fn(move |_: Request<Body>| {
+            let body = body.clone();
+            async move { Ok::<_, kube::Error>(Response::new(Body::from(body))) }
+        });
+        let api = ApiServer::<k8s_openapi::api::core::v1::Node>::of_kind(kube::Client::new(service, "ns"), ());
+        let page = api.list(&ListQuery::default()).await;
+        assert_eq!(page.is_ok_and(|page| page.items.is_empty()), expected, "{answer}");
+    }
+}
