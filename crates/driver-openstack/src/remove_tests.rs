@@ -95,7 +95,9 @@ async fn o_07_a_server_without_the_metadata_of_the_owner_is_not_touched(#[case] 
         let rig = Rig::new(json!({})).named(by);
         rig.server("s-a", change.clone());
         let ports: &[&str] = if by.is_empty() { &[] } else { &["p-a"] };
-        ports.iter().for_each(|port| rig.port(port, json!({"device_id": "s-a"})));
+        for port in ports {
+            rig.port(port, json!({"device_id": "s-a"}));
+        }
         rig.delete().await.unwrap();
         assert_eq!((rig.servers(), rig.ports()), (strings(&["s-a"]), strings(ports)));
         assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);

@@ -41,7 +41,7 @@ const LISTED: [Known; 3] = [
         kind: "MachineOutlook",
         columns: "NAME PHASE STAGE NEXT BLOCKED BY DEADLINE AGE",
         wide: "NAME PHASE STAGE NEXT BLOCKED BY DEADLINE NODE AGE",
-        field: ("blockers.resolvedBy", "What ends the wait"),
+        field: ("blockers.resolvedBy", "The event that ends the wait"),
         described: "Stage:",
     },
     Known {
