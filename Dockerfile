@@ -1,21 +1,30 @@
-# The image of `mcm serve`: one binary on a base without a shell, as an unprivileged user.
+# The image of `mcm serve`: one static file on an empty base, without a shell, as an unprivileged user.
 #
-#   docker build --build-arg GIT_COMMIT=$(git rev-parse --short HEAD) -t REGISTRY/machine-controller-manager:0.1.0 .
-FROM docker.io/library/rust:1.95-bookworm AS build
+#   docker build --build-arg GIT_COMMIT=$(git rev-parse HEAD) -t REGISTRY/machine-controller-manager:0.1.0 .
+#
+# `scripts/image` makes the same image from a built binary, without a daemon. Releases name the builder by its digest (RUST_IMAGE).
+ARG RUST_IMAGE=docker.io/library/rust:1.95-bookworm
+FROM ${RUST_IMAGE} AS build
 WORKDIR /src
+# The list of dependencies goes into the binary, where scanners read it.
+RUN cargo install --locked cargo-auditable@0.7.7
 COPY . .
 ARG GIT_COMMIT
 ENV MCM_GIT_COMMIT=${GIT_COMMIT}
-RUN cargo build --profile dist --locked --bin mcm
-# By the names of the Go programs it is that half, and needs no subcommand.
-RUN mkdir /halves \
- && ln -s /usr/local/bin/mcm /halves/machine-controller-manager \
- && ln -s /usr/local/bin/mcm /halves/machine-controller
+RUN scripts/image-root "$(scripts/image-binary)" /image
 
-# Debian 12 as above: the binary needs its libc and libgcc, nothing else.
-FROM gcr.io/distroless/cc-debian12:nonroot AS base
-COPY --from=build /src/target/dist/mcm /usr/local/bin/mcm
-COPY --from=build /halves/ /
+FROM scratch AS root
+COPY --from=build /image/ /
+
+FROM scratch AS base
+COPY --from=root / /
+ARG VERSION
+ARG GIT_COMMIT
+LABEL org.opencontainers.image.title="machine-controller-manager" \
+  org.opencontainers.image.description="Declarative virtual machines for Kubernetes" \
+  org.opencontainers.image.licenses="Apache-2.0" \
+  org.opencontainers.image.version="${VERSION}" \
+  org.opencontainers.image.revision="${GIT_COMMIT}"
 # Pods that were written for the Go binaries say `./machine-controller-manager`.
 WORKDIR /
 # By number, so that `runAsNonRoot` can be judged without a look into the image.

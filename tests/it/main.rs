@@ -34,6 +34,7 @@ mod half_by_half;
 mod halves;
 mod hollow;
 mod hostile_bytes;
+mod image;
 mod late;
 mod lies;
 mod lockout;

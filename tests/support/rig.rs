@@ -465,7 +465,7 @@ impl Namespace {
 }
 
 /// Whether a test that needs a real API server is skipped in this run. Then the test prints so, and is counted.
-pub(super) fn is_left_out(test: &str, why: &str) -> bool {
+pub fn is_left_out(test: &str, why: &str) -> bool {
     let left_out = Backend::chosen() == Backend::Dev;
     if left_out {
         scratch::count_skipped(test, &format!("needs a real API server: {why}"));
