@@ -26,6 +26,7 @@ mod examples;
 mod extension;
 #[cfg(feature = "external")]
 mod external_driver;
+mod first_start;
 mod fleet;
 mod forgiven;
 mod go;

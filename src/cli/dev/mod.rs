@@ -6,6 +6,7 @@
 mod folder;
 mod install;
 mod progress;
+mod tour;
 
 use std::{
     fs,
@@ -22,7 +23,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::{
     folder::Folder,
-    progress::{Hints, Style},
+    progress::{Hints, Style, Then},
 };
 use super::{
     Failure,
@@ -138,6 +139,9 @@ pub struct DevArgs {
     /// Apply an example: a class of the virtual cloud and a deployment of three machines
     #[arg(long)]
     pub example: bool,
+    /// Apply the example, then run the commands of README's quick start and print their output; on a terminal, ask before each
+    #[arg(long, conflicts_with = "api_server_only")]
+    pub tour: bool,
     /// Keep all objects in this folder; unset means in memory only
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
@@ -239,21 +243,31 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
             listening.address,
             kubeconfig.display()
         )?;
-        if args.example {
+        if args.example || args.tour {
             install::example(&client).await?;
             writeln!(out, "applied the example: machineclass/example-virtual, machinedeployment/example-deployment")?;
         }
         out.flush()?;
         let deployment = install::some_deployment(&client).await?;
         let text = hints(&kubeconfig, deployment.as_deref(), args.extension_apiserver);
-        let hints = Hints { text, wait_for_machine: args.example };
-        progress::show(&client, out, style, began, hints).await
+        let hints = if args.tour {
+            Hints { text: String::new(), wait_for_machine: true, then: Then::End }
+        } else {
+            Hints { text, wait_for_machine: args.example, then: Then::GoOn }
+        };
+        progress::show(&client, out, style, began, hints).await?;
+        if args.tour {
+            tour::run(&kubeconfig, out).await?;
+        }
+        anyhow::Ok(())
     };
-    // When the progress can't be printed any more, the cluster goes on. It ends with the manager.
+    // When the progress can't be printed any more, the cluster goes on. It ends with the manager, or with the tour.
     let ended = tokio::select! {
         ended = &mut manager => ended,
         shown = display => match shown {
+            Ok(()) if args.tour => Ok(()),
             Ok(()) => manager.await,
+            Err(error) if error.is::<tour::TourError>() => Err(error),
             Err(error) => {
                 tracing::warn!("the progress is not shown any more: {error:#}");
                 manager.await

@@ -42,9 +42,20 @@ pub(super) struct Hints {
     pub(super) text: String,
     /// Whether the hints come only after the first machine is Running.
     pub(super) wait_for_machine: bool,
+    /// What follows the hints.
+    pub(super) then: Then,
 }
 
-/// Follows the machines until the output is closed. The hints are printed once.
+/// What follows the hints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    /// More progress.
+    GoOn,
+    /// Nothing.
+    End,
+}
+
+/// Follows the machines until the output is closed, or until the hints were the end. The hints are printed once.
 pub(super) async fn show(
     client: &kube::Client,
     out: &mut (dyn Write + Send),
@@ -84,6 +95,9 @@ pub(super) async fn show(
         if let Some(hints) = hints.take_if(|hints| runs || !hints.wait_for_machine) {
             let newline = if style == Style::Redrawn && drawn { "\n" } else { "" };
             write!(out, "{newline}{}", hints.text)?;
+            if hints.then == Then::End {
+                break;
+            }
         }
         out.flush()?;
     }
