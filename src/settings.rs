@@ -6,6 +6,7 @@
 //!
 //! Sources: spec/machine-controller §12, spec/deployment-and-set §1.1, the names of our own flags.
 
+mod build;
 mod drivers;
 mod extension;
 mod loops;
@@ -13,6 +14,7 @@ mod serving;
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
 
+pub use build::Build;
 use controller_runtime::storage_version::ReadVersion;
 #[cfg(feature = "external")]
 pub use drivers::ExternalDriverSettings;
@@ -29,8 +31,8 @@ use machine_controllers::{
     deployment::DeploymentSettings, machine::settings::MachineSettings, overshooting::Margins, safety::freeze,
 };
 pub use serving::{
-    AdmissionSettings, CertMode, HttpSettings, Profiling, ServiceReference, SniCertificate, TlsCipherSuite,
-    TlsMinVersion, WebhookSettings,
+    AdmissionSettings, CertMode, HttpSettings, MetricsSettings, Profiling, RequestLatency, ServiceReference,
+    SniCertificate, TlsCipherSuite, TlsMinVersion, WebhookSettings,
 };
 
 /// All settings of `mcm serve`.
@@ -50,6 +52,8 @@ pub struct Settings {
     pub min_resync_period: Duration,
     /// The plain HTTP listener for health and metrics.
     pub http: HttpSettings,
+    /// The metrics that can be left out.
+    pub metrics: MetricsSettings,
     /// The TLS listener of webhooks and conversion. `None` when it is off.
     pub secure: Option<SocketAddr>,
     /// The source of the serving certificate.

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Failure, output::OutputFormat};
+use crate::settings::Build;
 use machine_api::names;
 
 /// Flags of `mcm version`.
@@ -35,9 +36,8 @@ struct Answer {
 /// When the stream is closed.
 pub fn run(args: VersionArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let answer = Answer {
-        version: env!("CARGO_PKG_VERSION"),
-        // The variable is empty in an image that is built without the argument.
-        git_commit: option_env!("MCM_GIT_COMMIT").filter(|commit| !commit.is_empty()),
+        version: Build::THIS.version,
+        git_commit: Build::THIS.commit,
         platform: format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
         storage_version: names::API_VERSION_V1ALPHA1,
     };

@@ -105,6 +105,7 @@ pub(super) fn keep_views(
 ) -> Watches {
     let watches = Watches::new(on_undecodable, common.random_source(stream::WATCHES))
         .silent_after(common.settings.safety.watch_silence);
+    super::scrapes::show_caches(common, watches.clone());
     let kept = ControlWatches {
         watches: watches.clone(),
         client: clusters.control.client(Purpose::Watches),

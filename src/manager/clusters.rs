@@ -76,13 +76,17 @@ impl Clusters {
 }
 
 fn of_control(common: &Common) -> ClientSettings {
-    let observer = ControlCalls::new(common.metrics.clone(), Arc::clone(&common.clock));
+    let observer = ControlCalls::new(call_metrics(common), Arc::clone(&common.clock));
     ClientSettings { rate: rate(common), observer: Some(Arc::new(observer)) }
 }
 
 /// The clock does not follow the target cluster's time.
 fn of_target(common: &Common) -> ClientSettings {
-    ClientSettings { rate: rate(common), observer: Some(Arc::new(CallMetrics::new(common.metrics.clone()))) }
+    ClientSettings { rate: rate(common), observer: Some(Arc::new(call_metrics(common))) }
+}
+
+fn call_metrics(common: &Common) -> CallMetrics {
+    CallMetrics::new(common.metrics.clone(), common.settings.metrics.request_latency)
 }
 
 fn rate(common: &Common) -> Rate {

@@ -17,9 +17,9 @@ use super::{
     drivers::Drivers,
     loops,
     references::CachedReferences,
-    stream,
+    scrapes, stream,
     target::TargetViews,
-    views::inventories,
+    views::{ClusterState, inventories, outlooks},
 };
 use crate::{extension::views::Inventories, settings::Half};
 use controller_runtime::{
@@ -41,6 +41,7 @@ use driver_virtual::ConfigMapAccess;
 use machine_api::v1alpha1::MachineClass;
 use machine_controllers::{
     fleet_metrics::FleetMetrics,
+    machine::outlook::Outlooks,
     snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
     views::ControlViews,
 };
@@ -75,6 +76,8 @@ pub(super) struct Parts {
     pub(super) inventories: Arc<Inventories>,
     /// The loops, once they are started.
     pub(super) running: OnceLock<loops::Running>,
+    /// What is decided about machines now, for scrapes.
+    outlooks: OnceLock<Arc<Outlooks>>,
     /// Reads live lists. When this process begins to lead, the views are compared with them.
     catching_up: kube::Client,
     caught_up: OnceCell<()>,
@@ -191,7 +194,6 @@ pub(super) async fn start(
     references.use_stores(views.clone());
     let refusals = Refusals::default();
     let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
-    common.metrics.register(FleetMetrics::of(views.clone(), common.settings.controllers.halves())?)?;
 
     let drivers_live = Arc::new(Latch::default());
     let begun = Arc::clone(&drivers_live);
@@ -227,17 +229,31 @@ pub(super) async fn start(
         drivers,
         drivers_live,
         running: OnceLock::new(),
+        outlooks: OnceLock::new(),
         catching_up: clusters.control.client(Purpose::Watches),
         caught_up: OnceCell::new(),
     });
     // Listeners are attached before the watches begin, because a change without a listener would wake no loop. `start` runs once, so
     // the cell is still empty.
     let _ = parts.running.set(loops::start(&parts, tasks));
+    measure(&parts)?;
     keep_views(&parts, clusters, tasks);
     #[cfg(feature = "external")]
     super::external::report_on_classes(&parts, tasks);
     start_drivers(&parts, clusters, begun, tasks);
     Ok(parts)
+}
+
+/// Lets scrapes see the fleet, as this process knows it.
+fn measure(parts: &Arc<Parts>) -> anyhow::Result<()> {
+    let common = &parts.common;
+    let halves = common.settings.controllers.halves();
+    let outlooks = parts.outlooks.get_or_init(|| Arc::new(outlooks(&ClusterState::of(parts))));
+    let fleet = FleetMetrics::of(parts.views.clone(), halves.clone(), common.settings.metrics.per_machine)?;
+    common.metrics.register(fleet.judging_by(outlooks, Arc::clone(&common.clock)))?;
+    scrapes::show_known_objects(&common.metrics, &halves, parts.views.clone());
+    scrapes::show_leases(&common.metrics, halves, parts.leadership.clone());
+    Ok(())
 }
 
 /// Logs missing kinds and an unreachable target cluster. The loops wait for them, because they can appear at any time.

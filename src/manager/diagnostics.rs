@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
 
 use futures::StreamExt;
 use kube::runtime::watcher;
+use serde_json::Value;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -12,7 +13,7 @@ use super::{Common, clusters::Clusters};
 use crate::server::{Check, Gate as Decides, Health};
 use controller_runtime::{
     clients::{Cluster, Purpose},
-    definitions::{changes, hollow_in},
+    definitions::{changes, definition_in, hollow, leaves_stored_version_unserved},
     error::ApiError,
     gate::Gate,
     objects::call,
@@ -150,6 +151,19 @@ enum Step {
     End,
 }
 
+/// Whether a stored version of any definition is not served. `None` if that is unknown, because a definition could not be read.
+fn stored_version_unserved<'a>(definitions: impl Iterator<Item = Option<&'a Value>>) -> Option<bool> {
+    let mut is_whole = true;
+    for definition in definitions {
+        match definition {
+            Some(definition) if leaves_stored_version_unserved(definition) => return Some(true),
+            Some(_) => {}
+            None => is_whole = false,
+        }
+    }
+    is_whole.then_some(false)
+}
+
 impl Finding {
     /// The finding over all definitions, from the answer for each.
     fn of(answers: impl IntoIterator<Item = (Kind, Result<Option<String>, ApiError>)>) -> Self {
@@ -242,9 +256,12 @@ impl Definitions {
     async fn check_all(&self) -> Finding {
         let mut answers = Vec::new();
         for kind in Kind::ALL {
-            answers.push((kind, hollow_in(&self.client, kind).await));
+            answers.push((kind, definition_in(&self.client, kind).await));
         }
-        Finding::of(answers)
+        if let Some(is_unserved) = stored_version_unserved(answers.iter().map(|(_, answer)| answer.as_ref().ok())) {
+            self.metrics.manager.stored_version_unserved.set(&(), if is_unserved { 1.0 } else { 0.0 });
+        }
+        Finding::of(answers.into_iter().map(|(kind, answer)| (kind, answer.map(|definition| hollow(&definition)))))
     }
 
     /// Only the end of the process ends a suspension, for two reasons. Passes that found the gate closed are not repeated. And
@@ -288,10 +305,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use controller_runtime::objects::CALL_TIMEOUT;
+    use controller_runtime::{objects::CALL_TIMEOUT, watch::WatchedCluster};
 
     fn watch(synced: bool, last_error: Option<&str>, undecodable: usize) -> WatchHealth {
         WatchHealth {
+            cluster: WatchedCluster::Target,
             kind: "pods",
             silent_for: None,
             synced,
@@ -357,6 +375,17 @@ mod tests {
 
     fn hollow(why: &str) -> State {
         State::Hollow(why.to_owned())
+    }
+
+    #[rstest]
+    #[case::all_served([Some(true), Some(true)], Some(false))]
+    #[case::one_is_not([Some(true), Some(false)], Some(true))]
+    #[case::one_is_not_and_the_other_is_not_answered([None, Some(false)], Some(true))]
+    #[case::one_is_not_answered([None, Some(true)], None)]
+    fn a_stored_version_is_unserved(#[case] served: [Option<bool>; 2], #[case] expected: Option<bool>) {
+        let definition = |served: bool| json!({"spec": {"versions": [{"name": "v1alpha1", "served": served}]}, "status": {"storedVersions": ["v1alpha1"]}});
+        let definitions = served.map(|served| served.map(definition));
+        assert_eq!(stored_version_unserved(definitions.iter().map(Option::as_ref)), expected);
     }
 
     #[rstest]

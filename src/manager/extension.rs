@@ -40,6 +40,7 @@ use controller_runtime::{
     supervisor::{Stage, Supervisor},
 };
 use kube_listener::BodyReader;
+use mcm_metrics::{Metrics, OfView};
 
 /// Makes the server and starts its tasks. None when the extension API server is off or there is no TLS listener.
 pub(super) async fn prepare(
@@ -129,8 +130,20 @@ pub(super) fn open(server: &ExtensionServer, state: Option<&ClusterState>) {
         .collect();
         (!cold.is_empty()).then(|| format!("not listed yet: {}", cold.join(", ")))
     };
-    let opened = server.open(Registry::new(state.map(selected_views).unwrap_or_default()), Box::new(caches));
+    let views = state.map(selected_views).unwrap_or_default();
+    if let Some(state) = state {
+        show_panics(&state.common.metrics, &views);
+    }
+    let opened = server.open(Registry::new(views), Box::new(caches));
     debug_assert!(opened, "views are opened once");
+}
+
+/// Shows the counter of panics of each view, and of requests for no view, before the first panic.
+fn show_panics(metrics: &Metrics, views: &[Arc<dyn View>]) {
+    let names = views.iter().map(|view| view.resource().plural.as_str());
+    for view in names.chain([""]) {
+        metrics.extension.panics.add(&OfView { view }, 0);
+    }
 }
 
 /// The views that `--views` selects.

@@ -8,7 +8,7 @@ use super::{control::Parts, loops::Queue};
 use controller_runtime::{
     refusals::{About, Refusals},
     snapshot::Snapshot,
-    store::Listener,
+    store::{Change, Listener},
 };
 use machine_api::{kind::Kind, v1alpha1::MachineClass};
 use machine_controllers::{
@@ -42,6 +42,11 @@ impl Listeners {
         self.nodes.extend(routes.nodes.map(|route| queueing(route, kind, queue, parts)));
         self.pods.extend(routes.pods.map(|route| queueing(route, kind, queue, parts)));
         self.attachments.extend(routes.attachments.map(|route| queueing(route, kind, queue, parts)));
+    }
+
+    /// Adds a listener that sees each change of a machine.
+    pub(super) fn see_machines(&mut self, see: impl Fn(&Change<MachineSnapshot>) + Send + Sync + 'static) {
+        self.machines.push(Box::new(see));
     }
 
     /// Attaches all listeners. The caller calls it once, before the watches begin.

@@ -18,6 +18,7 @@ use controller_runtime::{
 };
 use machine_controllers::{
     class::{ClassController, ClassDeps},
+    deletions::Deletions,
     deployment::{self, DeploymentController, DeploymentDeps},
     drain::act::Evictor,
     loops::Loop,
@@ -114,7 +115,16 @@ impl LoopStarter<'_> {
             name_seed: parts.common.random_source(stream::SET_NAMES)(),
         });
         let metrics = &parts.common.metrics.machine;
+        let deletions = Deletions::new(metrics.deletions.clone(), &parts.common.settings.namespace);
+        let (seen, leadership) = (deletions.clone(), parts.leadership.clone());
+        // Every replica sees a deletion, and the leader counts it.
+        self.listeners.see_machines(move |change| {
+            if leadership.is_leading() {
+                seen.see(change);
+            }
+        });
         let controller = controller
+            .announcing_deletions(deletions)
             .counting_stale_machines(metrics.stale_machines.clone())
             .showing_back_offs(metrics.set_back_off.clone());
         self.run(Loop::sets(&Arc::new(controller), &self.freeze));

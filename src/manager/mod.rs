@@ -20,6 +20,7 @@ mod randomness;
 mod references;
 pub mod registered_drivers;
 mod reviewer;
+mod scrapes;
 mod serving;
 mod target;
 mod timekeeping;
@@ -217,6 +218,7 @@ pub async fn run_in(
         caches_corrupt: CancellationToken::new(),
         settings,
     });
+    scrapes::show_build(&common.metrics);
     let clusters = clusters::Clusters::connect(&common, environment.cluster_access).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
     timekeeping::start(&common, &mut tasks);

@@ -6,12 +6,17 @@ use controller_runtime::{
 };
 use mcm_metrics::{Metrics, RestLatency, RestResult, url_pattern};
 
+use crate::settings::RequestLatency;
+
 /// Counts calls to Kubernetes APIs.
-pub(super) struct CallMetrics(Metrics);
+pub(super) struct CallMetrics {
+    metrics: Metrics,
+    latency: RequestLatency,
+}
 
 impl CallMetrics {
-    pub(super) fn new(metrics: Metrics) -> Self {
-        Self(metrics)
+    pub(super) fn new(metrics: Metrics, latency: RequestLatency) -> Self {
+        Self { metrics, latency }
     }
 }
 
@@ -21,10 +26,12 @@ impl ObserveCall for CallMetrics {
             CallResult::Answered(status) => status.as_u16().to_string(),
             CallResult::Failed => "<error>".to_owned(),
         };
-        let rest = &self.0.rest_client;
+        let rest = &self.metrics.rest_client;
         rest.requests.inc(&RestResult { code: &code, method: call.method.as_str(), host: call.host });
-        let url = url_pattern(&format!("https://{}", call.host), call.path);
-        rest.latency.observe(&RestLatency { verb: call.method.as_str(), url: &url }, call.took);
+        if self.latency == RequestLatency::Measured {
+            let url = url_pattern(&format!("https://{}", call.host), call.path);
+            rest.latency.observe(&RestLatency { verb: call.method.as_str(), url: &url }, call.took);
+        }
     }
 }
 
@@ -35,8 +42,8 @@ pub(super) struct ControlCalls {
 }
 
 impl ControlCalls {
-    pub(super) fn new(metrics: Metrics, clock: SharedClock) -> Self {
-        Self { metrics: CallMetrics::new(metrics), clock }
+    pub(super) fn new(metrics: CallMetrics, clock: SharedClock) -> Self {
+        Self { metrics, clock }
     }
 }
 
@@ -46,5 +53,38 @@ impl ObserveCall for ControlCalls {
             self.clock.observe_date(date, call.sent);
         }
         self.metrics.observe(call);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use http::{Method, StatusCode};
+    use rstest::rstest;
+    use tokio::time::Instant;
+
+    use super::*;
+    use controller_runtime::clients::Purpose;
+
+    #[rstest]
+    #[case::pk_061_measured(RequestLatency::Measured, true)]
+    #[case::pk_061_left_out(RequestLatency::LeftOut, false)]
+    fn the_latency_of_requests_can_be_left_out(#[case] latency: RequestLatency, #[case] expected: bool) {
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        CallMetrics::new(metrics.clone(), latency).observe(&Call {
+            purpose: Purpose::Discovery,
+            method: &Method::GET,
+            host: "api:443",
+            path: "/api/v1/nodes",
+            result: CallResult::Answered(StatusCode::OK),
+            took: Duration::from_millis(3),
+            waited: Duration::ZERO,
+            sent: Instant::now(),
+            date: None,
+        });
+        let text = metrics.render().unwrap();
+        assert!(text.contains("rest_client_requests_total{"), "{text}");
+        assert_eq!(text.contains("rest_client_request_latency_seconds"), expected, "{text}");
     }
 }

@@ -14,7 +14,7 @@ use controller_runtime::{
     snapshot::Snapshot,
     store::{IndexName, Store},
     supervisor::{Stage, Supervisor},
-    watch::{Lazy, SMALL_PAGE, Scope, Watches, Watching, prune},
+    watch::{Lazy, SMALL_PAGE, Scope, WatchedCluster, Watches, Watching, prune},
 };
 use machine_controllers::{
     drain::observe::{DrainViews, MissingView},
@@ -103,6 +103,7 @@ impl TargetViews {
 
     /// Starts the watches.
     pub(super) fn keep(&self, watches: &Watches, cluster: &Cluster, begin: &WatchStart, tasks: &mut Supervisor) {
+        let watches = watches.clone().of_cluster(WatchedCluster::Target);
         // A second call has the same watches.
         let _ = self.watches.set(watches.clone());
         let stop = tasks.stop_of(Stage::Support);
@@ -179,7 +180,10 @@ impl DrainViews for TargetViews {
 
     fn missing(&self) -> Vec<MissingView> {
         let health = self.watches.get().map(Watches::health).unwrap_or_default();
-        let why = |kind| health.iter().find(|watch| watch.kind == kind).and_then(|watch| watch.last_error.clone());
+        let why = |kind| {
+            let mut watches = health.iter().filter(|watch| watch.cluster == WatchedCluster::Target);
+            watches.find(|watch| watch.kind == kind).and_then(|watch| watch.last_error.clone())
+        };
         let incomplete = self.listed().into_iter().filter(|(_, is_complete)| !is_complete);
         incomplete.map(|(kind, _)| MissingView { kind, why: why(kind) }).collect()
     }

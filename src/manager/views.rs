@@ -55,13 +55,25 @@ impl ClusterState {
     }
 }
 
-/// The sources of the views.
-pub(super) fn sources(state: &ClusterState) -> Sources {
-    let settings = &state.common.settings;
+/// What is decided about machines now, from this state.
+pub(super) fn outlooks(state: &ClusterState) -> Outlooks {
     let target = state.target.as_ref().map(|target| {
         let drains: Arc<dyn DrainViews> = Arc::new(target.clone());
         OutlookTarget { nodes: Arc::clone(&target.node_store), drains }
     });
+    Outlooks::new(OutlookDeps {
+        views: state.views.clone(),
+        target,
+        drivers: state.drivers.clone(),
+        settings: state.common.settings.machine.clone(),
+        freeze: state.running.freeze.clone(),
+        controller: state.running.machines.clone(),
+    })
+}
+
+/// The sources of the views.
+pub(super) fn sources(state: &ClusterState) -> Sources {
+    let settings = &state.common.settings;
     let references = CachedReferences::of_namespace(&settings.namespace);
     references.use_stores(state.views.clone());
     Sources {
@@ -69,14 +81,7 @@ pub(super) fn sources(state: &ClusterState) -> Sources {
         namespace: settings.namespace.clone(),
         clock: Arc::clone(&state.common.clock),
         is_leading: Arc::clone(&state.is_leading),
-        outlooks: Outlooks::new(OutlookDeps {
-            views: state.views.clone(),
-            target,
-            drivers: state.drivers.clone(),
-            settings: settings.machine.clone(),
-            freeze: state.running.freeze.clone(),
-            controller: state.running.machines.clone(),
-        }),
+        outlooks: outlooks(state),
         inventories: Arc::clone(&state.inventories),
         collector: state.running.collector.clone(),
         plans_at_a_time: settings.extension.as_ref().map_or(1, |extension| extension.plans_at_a_time),

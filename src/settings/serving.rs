@@ -6,6 +6,7 @@ use machine_api::{
     defaulting::FinalizerDefault,
     validation::{Coverage, Profile},
 };
+use machine_controllers::fleet_metrics::PerMachine;
 
 /// The callers of webhooks, and TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +119,24 @@ pub enum Profiling {
     On,
     /// Profiles, with contention.
     WithContention,
+}
+
+/// The metrics that can be left out, because they have many series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetricsSettings {
+    /// Series of single machines.
+    pub per_machine: PerMachine,
+    /// How long the API servers take to answer.
+    pub request_latency: RequestLatency,
+}
+
+/// Whether the latency of requests to API servers is measured. It has a histogram for each verb and kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestLatency {
+    /// It is.
+    Measured,
+    /// It is not.
+    LeftOut,
 }
 
 /// The source of the serving certificate.

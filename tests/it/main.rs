@@ -41,6 +41,7 @@ mod lies;
 mod lockout;
 mod lying;
 mod machine_life;
+mod metrics;
 mod neighbours;
 mod nightly_write_rate;
 mod one_thread;

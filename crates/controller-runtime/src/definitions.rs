@@ -38,6 +38,15 @@ pub fn hollow(definition: &Value) -> Option<String> {
     })
 }
 
+/// Whether objects of a CRD may be stored in a version that it does not serve, or does not convert ([`hollow`]). The policy of
+/// `mcm manifests storage-guard` keeps a CRD from becoming like that.
+pub fn leaves_stored_version_unserved(definition: &Value) -> bool {
+    let versions = definition["spec"]["versions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_served = |name: &Value| versions.iter().any(|version| version["name"] == *name && version["served"] == true);
+    let stored = definition["status"]["storedVersions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    hollow(definition).is_some() || !stored.iter().all(is_served)
+}
+
 /// Yields an item whenever one of the CRDs may have changed and the API server lets this process watch it. Each is watched by its
 /// name, so that permissions can be limited to these names. After an error, the watch waits for `pause_after(error)`.
 pub fn changes(
@@ -65,16 +74,23 @@ fn name_of(kind: Kind) -> String {
     format!("{}.{GROUP}", kind.plural())
 }
 
-/// [`hollow`] for the CRD in a cluster.
+/// The CRD of a kind in a cluster.
 ///
 /// # Errors
 /// When the CRD can't be read. Some installations may not read CRDs.
-pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
+pub async fn definition_in(client: &kube::Client, kind: Kind) -> Result<Value, ApiError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let name = name_of(kind);
     let definition = call(definitions.get(&name)).await?;
-    let definition = serde_json::to_value(definition).map_err(|error| ApiError::Other(error.to_string()))?;
-    Ok(hollow(&definition))
+    serde_json::to_value(definition).map_err(|error| ApiError::Other(error.to_string()))
+}
+
+/// [`hollow`] for the CRD in a cluster.
+///
+/// # Errors
+/// Those of [`definition_in`].
+pub async fn hollow_in(client: &kube::Client, kind: Kind) -> Result<Option<String>, ApiError> {
+    Ok(hollow(&definition_in(client, kind).await?))
 }
 
 #[cfg(test)]
@@ -99,5 +115,26 @@ mod tests {
         let found = hollow(&definition);
         assert_eq!(found.is_some(), expected, "{found:?}");
         assert!(found.is_none_or(|text| text.contains("stored as v1beta1") && text.contains("at once")));
+    }
+
+    #[rstest]
+    #[case::never_migrated("None", &["v1alpha1"], &["v1alpha1"], false)]
+    #[case::both_served("Webhook", &["v1alpha1", "v1beta1"], &["v1beta1", "v1alpha1"], false)]
+    #[case::not_converted("None", &["v1alpha1", "v1beta1"], &["v1beta1", "v1alpha1"], true)]
+    #[case::not_served("Webhook", &["v1alpha1"], &["v1beta1", "v1alpha1"], true)]
+    #[case::not_made_yet("None", &["v1alpha1"], &[], false)]
+    fn pk_038_a_stored_version_must_be_served_and_converted(
+        #[case] strategy: &str,
+        #[case] served: &[&str],
+        #[case] stored: &[&str],
+        #[case] expected: bool,
+    ) {
+        let versions: Vec<Value> = ["v1alpha1", "v1beta1"]
+            .into_iter()
+            .map(|name| json!({"name": name, "served": served.contains(&name)}))
+            .collect();
+        let definition = json!({"spec": {"conversion": {"strategy": strategy}, "versions": versions},
+            "status": {"storedVersions": stored}});
+        assert_eq!(leaves_stored_version_unserved(&definition), expected);
     }
 }

@@ -15,6 +15,7 @@ pub type Decision<O, P> = Arc<dyn Fn(&O) -> P + Send + Sync>;
 mod changes;
 pub mod checked;
 pub mod class;
+pub mod deletions;
 pub mod deployment;
 pub mod drain;
 mod finalizer_patches;

@@ -10,6 +10,18 @@ use super::labels::*;
 use super::{Counters, Gauges, Histograms};
 use machine_api::webhooks::Webhook;
 
+/// This process (spec/packaging §4.1). Ours.
+pub struct ManagerMetrics {
+    /// `mcm_build_info`: always 1; the labels name the program that runs.
+    pub build_info: Gauges<Build<'static>>,
+    /// `mcm_leader`: 1 while this process holds the Lease, otherwise 0. Each replica that could hold it has the series.
+    pub leader: Gauges<OfLease<'static>>,
+    /// `mcm_cache_last_event_seconds`: Unix time at which the API server last sent anything for a cache, bookmarks included.
+    pub cache_last_event: Gauges<Cache<'static>>,
+    /// `mcm_crd_stored_version_unserved`: 1 while a CRD does not serve, or does not convert, a version in which objects are stored.
+    pub stored_version_unserved: Gauges<()>,
+}
+
 /// Calls to cloud APIs (spec/providers §2.1).
 pub struct CloudMetrics {
     /// `mcm_cloud_api_requests_total`: successful low-level calls.
@@ -54,6 +66,8 @@ pub struct MachineMetrics {
     pub num_failed_join: Counters<PlacedMachine<'static>>,
     /// `mcm_machine_stale_machines_total`: deleted Failed machines whose last operation was a health check.
     pub stale_machines: Counters<()>,
+    /// `mcm_machine_deletions_total` (ours): machines whose deletion has begun, and deleted VMs without a machine.
+    pub deletions: Counters<Deletion<'static>>,
     /// `mcm_machine_set_backoff_seconds` (ours): how long a set waits before it replaces machines that never joined.
     pub set_back_off: Gauges<OfSet<'static>>,
     /// `mcm_machine_stage_duration_seconds` (ours): time spent in a stage.
@@ -158,6 +172,8 @@ pub struct ExtensionMetrics {
 
 /// All metrics that code sets when something happens.
 pub struct Catalogue {
+    /// This process.
+    pub manager: ManagerMetrics,
     /// Calls to cloud APIs.
     pub cloud: CloudMetrics,
     /// The time of day.
@@ -190,6 +206,12 @@ impl Catalogue {
         // 1 s to 4.5 h, because a stage may wait for a cloud or for pods.
         let stage_buckets = exponential_buckets(1.0, 2.0, 15)?;
         let catalogue = Self {
+            manager: ManagerMetrics {
+                build_info: Gauges::register(r, "mcm_build_info", "The program that runs: its version, the commit of its sources and the profile of its build. Always 1.")?,
+                leader: Gauges::register(r, "mcm_leader", "Whether this process holds the Lease.")?,
+                cache_last_event: Gauges::register(r, "mcm_cache_last_event_seconds", "Unix time in seconds at which the API server last sent anything for the cache, bookmarks included.")?,
+                stored_version_unserved: Gauges::register(r, "mcm_crd_stored_version_unserved", "Whether a CRD does not serve, or does not convert, a version in which objects are stored.")?,
+            },
             cloud: CloudMetrics {
                 requests: Counters::register(r, "mcm_cloud_api_requests_total", "Number of cloud API requests that succeeded, by provider and service.")?,
                 requests_failed: Counters::register(r, "mcm_cloud_api_requests_failed_total", "Number of cloud API requests that failed, by provider and service.")?,
@@ -208,6 +230,7 @@ impl Catalogue {
                 delete_duration: Gauges::register(r, "mcm_machine_delete_duration_seconds", "Seconds from the deletion of the machine object to the deletion of its VM.")?,
                 num_failed_join: Counters::register(r, "mcm_machine_num_failed_join", "Number of machines whose node did not join within the creation timeout.")?,
                 stale_machines: Counters::register(r, "mcm_machine_stale_machines_total", "Number of failed machines that were deleted after failed health checks.")?,
+                deletions: Counters::register(r, "mcm_machine_deletions_total", "Number of machines whose deletion began, and of deleted VMs without a machine, by reason.")?,
                 set_back_off: Gauges::register(r, "mcm_machine_set_backoff_seconds", "Seconds for which the machine set waits in all before it replaces machines that never joined; absent while it does not wait.")?,
                 stage_duration: Histograms::register(r, "mcm_machine_stage_duration_seconds", "Seconds that machines spent in a stage of their creation or deletion.", &stage_buckets)?,
                 api_writes: Counters::register(r, "mcm_machine_api_writes_total", "Number of writes to a Kubernetes API, by object and rule.")?,
@@ -268,6 +291,7 @@ impl Catalogue {
         self.clock.offset.set(&(), 0.0);
         self.clock.steps.add(&(), 0);
         self.machine.definitions_hollow.set(&(), 0.0);
+        self.manager.stored_version_unserved.set(&(), 0.0);
         self.machine.stale_machines.add(&(), 0);
         self.machine.bootstrap_token_collisions.add(&(), 0);
         for state in DrainPodState::ALL {

@@ -73,7 +73,7 @@ label_set! {
     pub struct PlacedMachine<'a> {
         /// Namespace of the machine.
         namespace: &'a str = "namespace",
-        /// Its deployment, from the label `name`. Without the label nothing is recorded.
+        /// Its deployment: Gardener's label `name`, or else the deployment that owns the machine's set. Empty without one.
         machine_deployment: &'a str = "machine_deployment",
         /// Machine type of the class's node template.
         instance_type: &'a str = "instance_type",
@@ -175,6 +175,64 @@ label_set! {
     pub struct ScrapeFailure {
         /// The kind that could not be listed.
         kind: ScrapeKind = "kind",
+    }
+}
+
+label_values! {
+    /// Why a machine was deleted, or a VM that had no machine.
+    pub enum DeletionReason {
+        /// A rollout replaces it.
+        Rollout = "rollout",
+        /// Its set has more machines than it wants.
+        ScaleDown = "scale-down",
+        /// It has failed, and is replaced.
+        Unhealthy = "unhealthy",
+        /// A user or another program deleted it, its set or its Node.
+        User = "user",
+        /// cluster-autoscaler chose it.
+        Autoscaler = "autoscaler",
+        /// A VM that had no machine.
+        Orphan = "orphan",
+    }
+}
+
+label_set! {
+    /// Deleted machines.
+    pub struct Deletion<'a> {
+        /// Their namespace; of a VM without a machine, the namespace of its class.
+        namespace: &'a str = "namespace",
+        /// The reason.
+        reason: DeletionReason = "reason",
+    }
+}
+
+label_set! {
+    /// The program that runs.
+    pub struct Build<'a> {
+        /// Its version.
+        version: &'a str = "version",
+        /// The commit of its sources; empty if the build did not know it.
+        commit: &'a str = "commit",
+        /// The Cargo profile of its build.
+        profile: &'a str = "profile",
+    }
+}
+
+label_set! {
+    /// A Lease that leaders hold.
+    pub struct OfLease<'a> {
+        /// Its name.
+        lease: &'a str = "lease",
+    }
+}
+
+label_set! {
+    /// A cache of objects.
+    pub struct Cache<'a> {
+        /// The cluster of the objects: `control` or `target`.
+        cluster: &'a str = "cluster",
+        /// Plural name of their kind.
+        kind: &'a str = "kind",
     }
 }
 

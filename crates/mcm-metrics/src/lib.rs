@@ -14,12 +14,18 @@ mod catalogue;
 mod driver;
 mod family;
 mod labels;
+mod process;
 mod queue;
 mod rest_url;
 
-use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    ops::Deref,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
-use prometheus::{Registry, TextEncoder, core::Collector, process_collector::ProcessCollector};
+use prometheus::{Registry, TextEncoder, core::Collector};
 
 pub use catalogue::*;
 pub use family::{Counters, Gauges, Histograms, LabelSet, LabelValue};
@@ -46,7 +52,12 @@ struct Owned {
     registry: Registry,
     catalogue: Catalogue,
     queues: queue::Queues,
+    /// Called before each scrape.
+    refreshes: Mutex<Vec<Refresh>>,
 }
+
+/// Sets metrics whose values are read at a scrape.
+type Refresh = Box<dyn Fn(&Catalogue) + Send + Sync>;
 
 impl Metrics {
     /// Declares all metrics in a registry of their own.
@@ -57,9 +68,8 @@ impl Metrics {
         let registry = Registry::new();
         let catalogue = Catalogue::register(&registry)?;
         let queues = queue::Queues::register(&registry, clock)?;
-        let pid = i32::try_from(std::process::id()).unwrap_or(0);
-        registry.register(Box::new(ProcessCollector::new(pid, "")))?;
-        Ok(Self(Arc::new(Owned { registry, catalogue, queues })))
+        registry.register(Box::new(process::Process::new()))?;
+        Ok(Self(Arc::new(Owned { registry, catalogue, queues, refreshes: Mutex::default() })))
     }
 
     /// The handle through which the work queue of this name reports. Queues with the same name share their series.
@@ -75,12 +85,21 @@ impl Metrics {
         Ok(self.0.registry.register(Box::new(collector))?)
     }
 
+    /// Calls `refresh` before each scrape, to set metrics that nothing changes at a known moment. It must not hold these metrics
+    /// themselves: it would keep them for ever.
+    pub fn before_scrapes(&self, refresh: impl Fn(&Catalogue) + Send + Sync + 'static) {
+        self.0.refreshes.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(refresh));
+    }
+
     /// All metrics in the Prometheus text format.
     ///
     /// # Errors
     /// When a family cannot be written, for example because two collectors declare it with different types.
     pub fn render(&self) -> Result<String, MetricsError> {
         self.0.queues.refresh();
+        for refresh in self.0.refreshes.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            refresh(&self.0.catalogue);
+        }
         Ok(TextEncoder::new().encode_to_string(&self.0.registry.gather())?)
     }
 }

@@ -43,6 +43,10 @@ fn touch_everything(metrics: &Metrics) {
     metrics.machine.drain_duration.set(&of_deployment, 3.0);
     metrics.machine.delete_duration.set(&placed, 9.0);
     metrics.machine.num_failed_join.inc(&placed);
+    metrics.machine.deletions.inc(&Deletion { namespace: "shoot", reason: DeletionReason::Rollout });
+    metrics.manager.build_info.set(&Build { version: "1.2.3", commit: "abc", profile: "dist" }, 1.0);
+    metrics.manager.leader.set(&OfLease { lease: "machine-controller" }, 1.0);
+    metrics.manager.cache_last_event.set(&Cache { cluster: "target", kind: "nodes" }, 1.0);
     metrics.machine.set_back_off.set(&OfSet { name: "set", namespace: "shoot" }, 30.0);
     metrics.machine.stage_duration.observe(&Stage { stage: "drain" }, Duration::from_secs(3));
     metrics.machine.api_writes.inc(&ApiWrite { object: "machine", reason: "finalizer" });
@@ -108,6 +112,8 @@ mcm_admission_duration_seconds histogram webhook
 mcm_admission_requests_total counter allowed,kind,operation,webhook
 mcm_admission_rule_total counter kind,level,operation,rule
 mcm_bootstrap_token_collisions_total counter
+mcm_build_info gauge commit,profile,version
+mcm_cache_last_event_seconds gauge cluster,kind
 mcm_certificate_ca_bundle_contests_total counter
 mcm_certificate_ca_bundle_repairs_total counter
 mcm_certificate_ca_bundles_drifted gauge
@@ -124,6 +130,7 @@ mcm_conversion_duration_seconds histogram
 mcm_conversion_objects_total counter
 mcm_conversion_requests_total counter from,result,to
 mcm_conversion_residue_dropped_total counter
+mcm_crd_stored_version_unserved gauge
 mcm_definitions_hollow gauge
 mcm_drain_pods gauge state
 mcm_driver_up gauge driver
@@ -131,10 +138,12 @@ mcm_extension_audit_dropped_total counter
 mcm_extension_auth_config_errors_total counter key
 mcm_extension_request_duration_seconds histogram view
 mcm_extension_requests_total counter code,verb,view
+mcm_leader gauge lease
 mcm_machine_api_writes_total counter object,reason
 mcm_machine_controller_frozen gauge
 mcm_machine_create_duration_seconds gauge instance_type,machine_deployment,namespace,zone
 mcm_machine_delete_duration_seconds gauge instance_type,machine_deployment,namespace,zone
+mcm_machine_deletions_total counter namespace,reason
 mcm_machine_drain_duration_seconds gauge machine_deployment,namespace
 mcm_machine_initialize_duration_seconds gauge instance_type,machine_deployment,namespace,zone
 mcm_machine_join_duration_seconds gauge instance_type,machine_deployment,namespace,zone
@@ -203,6 +212,20 @@ fn a_queue_reports_waiting_and_running_work() {
         r#"mcm_workqueue_retries_total{name="machineset"} 1"#,
     ] {
         assert!(idle.lines().any(|found| found == line), "missing: {line}\n{idle}");
+    }
+}
+
+#[test]
+fn what_nothing_changes_is_set_before_each_scrape() {
+    let metrics = metrics();
+    let scrapes = AtomicU64::new(0);
+    metrics.before_scrapes(move |catalogue| {
+        let held = scrapes.fetch_add(1, Ordering::SeqCst) == 0;
+        catalogue.manager.leader.set(&OfLease { lease: "l" }, if held { 1.0 } else { 0.0 });
+    });
+    for expected in ["mcm_leader{lease=\"l\"} 1\n", "mcm_leader{lease=\"l\"} 0\n"] {
+        let text = metrics.render().unwrap();
+        assert!(text.contains(expected), "{expected} is not in\n{text}");
     }
 }
 

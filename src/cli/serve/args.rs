@@ -241,6 +241,7 @@ pub struct ElectionArgs {
 /// Plain HTTP listener.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Health and metrics")]
+#[allow(clippy::struct_excessive_bools)] // one per flag; `Settings` has enums
 pub struct HttpArgs {
     /// Port for health, readiness and metrics
     #[arg(long, default_value = "10258", allow_negative_numbers = true)]
@@ -259,6 +260,14 @@ pub struct HttpArgs {
     #[arg(long, default_value = "false", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub contention_profiling: bool,
+    /// Show metrics of each single machine; if false, machines are only counted, by phase, reason of their wait and stage
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub metrics_per_machine: bool,
+    /// Show rest_client_request_latency_seconds, which has a histogram for each verb and kind of the API servers
+    #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+          value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
+    pub metrics_request_latency: bool,
 }
 
 /// TLS listener, certificates and admission.

@@ -19,9 +19,9 @@ use super::{
 };
 use crate::settings::{
     AdmissionSettings, CertMode, ClientRate, CloudSettings, CodeDetail, ControlCluster, Controller, ControllerSet,
-    DriverSelection, HttpSettings, LateRequests, LeaderElection, Profiling, SafetySettings, ServiceReference, Settings,
-    ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster, TlsCipherSuite, TlsMinVersion, WebhookSettings,
-    Workers,
+    DriverSelection, HttpSettings, LateRequests, LeaderElection, MetricsSettings, Profiling, RequestLatency,
+    SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster,
+    TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -30,6 +30,7 @@ use machine_api::{
 };
 use machine_controllers::{
     deployment::{AutoscalerAnnotations, AvailabilityRule, DeploymentSettings, OldSets},
+    fleet_metrics::PerMachine,
     machine::settings::{MachineSettings, VmGoneCheck},
     overshooting::Margins,
     safety::freeze::Limits,
@@ -92,6 +93,7 @@ impl ServeArgs {
                 "--min-resync-period: min resync period should be a non negative value",
             ),
             http: http(&self.http, &mut problems),
+            metrics: metrics(&self.http),
             secure: secure_listener(&self.serving, &mut problems),
             certificates: certificates(&self.serving, &mut problems),
             sni_certificates: sni_certificates(&self.serving.tls_sni_cert_key, &mut problems),
@@ -215,6 +217,13 @@ fn http(args: &HttpArgs, problems: &mut Problems) -> HttpSettings {
             (true, false) => Profiling::On,
             (true, true) => Profiling::WithContention,
         },
+    }
+}
+
+fn metrics(args: &HttpArgs) -> MetricsSettings {
+    MetricsSettings {
+        per_machine: if args.metrics_per_machine { PerMachine::Shown } else { PerMachine::LeftOut },
+        request_latency: if args.metrics_request_latency { RequestLatency::Measured } else { RequestLatency::LeftOut },
     }
 }
 

@@ -80,6 +80,18 @@ impl Leadership {
         self.lock().iter().all(|until| until.is_some_and(|until| now < until))
     }
 
+    /// Whether this process certainly holds the lease at this place in the order of the leases now. Without an election it holds
+    /// each from the start.
+    pub fn holds_lease(&self, place: usize) -> bool {
+        if self.lost.is_cancelled() {
+            return false;
+        }
+        match self.lock().get(place) {
+            Some(until) => until.is_some_and(|until| Instant::now() < until),
+            None => self.won.is_open(),
+        }
+    }
+
     /// Counts a driver call that begins now.
     pub fn call_begins(&self) -> CallInFlight {
         self.unanswered.fetch_add(1, Ordering::AcqRel);
@@ -139,13 +151,26 @@ mod tests {
         assert!(!leadership.is_leading());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn each_lease_is_held_for_itself() {
+        let leadership = Leadership::of_leases(2);
+        assert!(!leadership.holds_lease(0));
+        leadership.holds(0, Instant::now() + Duration::from_secs(10));
+        assert_eq!([0, 1].map(|place| leadership.holds_lease(place)), [true, false]);
+        leadership.holds(1, Instant::now() + Duration::from_secs(20));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!([0, 1].map(|place| leadership.holds_lease(place)), [false, true], "the first was not renewed");
+        leadership.let_go(1);
+        assert!(!leadership.holds_lease(1));
+    }
+
     #[tokio::test]
     async fn without_an_election_it_leads_until_the_end() {
         let ended = CancellationToken::new();
         let leadership = Leadership::without_election(ended.clone());
         leadership.won().await;
-        assert!(leadership.is_leading());
+        assert!(leadership.is_leading() && leadership.holds_lease(0) && leadership.holds_lease(1));
         ended.cancel();
-        assert!(!leadership.is_leading());
+        assert!(!leadership.is_leading() && !leadership.holds_lease(0));
     }
 }

@@ -4,12 +4,14 @@ use std::{collections::BTreeMap, sync::Mutex, time::Duration};
 
 use tokio::time::Instant;
 
-use super::UndecodableObject;
+use super::{UndecodableObject, WatchedCluster};
 use crate::lock;
 
 /// The state of one watch, for readiness texts and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchHealth {
+    /// The cluster.
+    pub cluster: WatchedCluster,
     /// Plural name of the kind.
     pub kind: &'static str,
     /// Time since the API server last sent data for this watch, bookmarks included; absent before the first response. Bookmarks
@@ -45,9 +47,10 @@ struct State {
 }
 
 impl Health {
-    pub(super) fn read(&self, kind: &'static str) -> WatchHealth {
+    pub(super) fn read(&self, cluster: WatchedCluster, kind: &'static str) -> WatchHealth {
         let state = self.lock();
         WatchHealth {
+            cluster,
             kind,
             silent_for: state.received.map(|at| at.elapsed()),
             synced: state.lists > 0,

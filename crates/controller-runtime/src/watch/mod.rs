@@ -105,6 +105,26 @@ impl<W, K> Watching<W, K> {
     }
 }
 
+/// The cluster of a watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WatchedCluster {
+    /// The cluster with the machine objects.
+    #[default]
+    Control,
+    /// The cluster with the Nodes.
+    Target,
+}
+
+impl WatchedCluster {
+    /// Its name in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Target => "target",
+        }
+    }
+}
+
 /// An object that can't be decoded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UndecodableObject {
@@ -148,7 +168,8 @@ pub struct Watches {
     on_undecodable: OnUndecodable,
     jitter: Arc<dyn Fn() -> u64 + Send + Sync>,
     silent_after: Duration,
-    health: Arc<Mutex<BTreeMap<&'static str, Arc<Health>>>>,
+    cluster: WatchedCluster,
+    health: Arc<Mutex<BTreeMap<(WatchedCluster, &'static str), Arc<Health>>>>,
 }
 
 impl Watches {
@@ -159,6 +180,7 @@ impl Watches {
             on_undecodable,
             jitter: Arc::new(jitter),
             silent_after: SILENT_AFTER,
+            cluster: WatchedCluster::Control,
             health: Arc::default(),
         }
     }
@@ -169,9 +191,15 @@ impl Watches {
         Self { silent_after: limit, ..self }
     }
 
-    /// The state of every watch that has been set up, by kind.
+    /// The same watches. Those that are set up from here on are of this cluster; it is the control cluster at first.
+    #[must_use]
+    pub fn of_cluster(self, cluster: WatchedCluster) -> Self {
+        Self { cluster, ..self }
+    }
+
+    /// The state of every watch that has been set up, by cluster and kind.
     pub fn health(&self) -> Vec<WatchHealth> {
-        self.lock().iter().map(|(kind, health)| health.read(kind)).collect()
+        self.lock().iter().map(|((cluster, kind), health)| health.read(*cluster, kind)).collect()
     }
 
     /// Adds a watch that starts later to [`Self::health`].
@@ -214,10 +242,10 @@ impl Watches {
     }
 
     fn health_of(&self, kind: &'static str) -> Arc<Health> {
-        Arc::clone(self.lock().entry(kind).or_default())
+        Arc::clone(self.lock().entry((self.cluster, kind)).or_default())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, Arc<Health>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(WatchedCluster, &'static str), Arc<Health>>> {
         lock(&self.health)
     }
 }

@@ -177,7 +177,7 @@ async fn a_second_list_removes_missing_objects() {
     ]);
     rig.run(5).await;
     assert_eq!(rig.names(), ["b"]);
-    let health = rig.feed.health.read("machines");
+    let health = rig.feed.health.read(crate::watch::WatchedCluster::Control, "machines");
     assert_eq!((health.lists, health.failures, health.last_error), (2, 1, None));
 }
 
@@ -200,7 +200,7 @@ async fn an_undecodable_object_is_reported_once_per_version_and_stops_no_other()
     rig.run(5).await;
     assert_eq!(rig.names(), ["good"]);
     assert_eq!(*rig.reported.lock().unwrap(), ["bad@1", "bad@3"]);
-    assert_eq!(rig.feed.health.read("machines").undecodable, 1);
+    assert_eq!(rig.feed.health.read(crate::watch::WatchedCluster::Control, "machines").undecodable, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +220,7 @@ async fn a_known_object_that_becomes_undecodable_is_not_taken_for_deleted() {
     ]);
     rig.run(10).await;
     assert!(rig.names().is_empty());
-    assert_eq!(rig.feed.health.read("machines").undecodable, 0);
+    assert_eq!(rig.feed.health.read(crate::watch::WatchedCluster::Control, "machines").undecodable, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,7 +228,10 @@ async fn a_list_without_progress_begins_again() {
     let rig = Rig::new(vec![Reply::Nothing, Reply::List(1, vec![machine("a", 1)]), Reply::Silence(Vec::new())]);
     rig.run(70).await;
     assert_eq!(rig.asked()[1], (60, None));
-    assert_eq!((rig.names(), rig.feed.health.read("machines").failures), (vec!["a".to_owned()], 1));
+    assert_eq!(
+        (rig.names(), rig.feed.health.read(crate::watch::WatchedCluster::Control, "machines").failures),
+        (vec!["a".to_owned()], 1)
+    );
 }
 
 #[rstest]

@@ -14,7 +14,7 @@ fn read<T: serde::de::DeserializeOwned>(object: Value) -> T {
 /// Metrics of the objects in these stores.
 fn metrics_of(views: &ControlViews) -> Metrics {
     let metrics = Metrics::new(std::sync::Arc::new(|| std::time::Duration::ZERO)).unwrap();
-    metrics.register(FleetMetrics::of(views.clone(), Half::ALL.to_vec()).unwrap()).unwrap();
+    metrics.register(FleetMetrics::of(views.clone(), Half::ALL.to_vec(), PerMachine::Shown).unwrap()).unwrap();
     metrics
 }
 
@@ -25,6 +25,8 @@ fn a_fleet() -> ControlViews {
         "metadata": {"name": "m-1", "namespace": "shoot", "resourceVersion": "1", "creationTimestamp": "2023-11-14T22:13:20Z", "labels": {"node": "ip-1"}},
         "spec": {"class": {"kind": "MachineClass", "name": "pool"}, "providerID": "aws:///i-1"},
         "status": {"currentStatus": {"phase": "CrashLoopBackOff"},
+            "machineConditions": [{"type": "Progressing", "status": "True", "reason": "WaitingForVM", "message": "waiting for the VM",
+                "lastTransitionTime": "2023-11-14T22:13:20Z"}],
             "conditions": [{"type": "Ready", "status": "Unknown"}, {"type": "Ready", "status": "Unknown"}]},
     }));
     let set: MachineSet = read(json!({
@@ -68,6 +70,7 @@ mcm_machine_deployment_info_spec_rollback_to_revision name,namespace
 mcm_machine_deployment_info_spec_rolling_update_max_surge name,namespace
 mcm_machine_deployment_info_spec_rolling_update_max_unavailable name,namespace
 mcm_machine_deployment_items_total
+mcm_machine_deployment_rollout_started_seconds name,namespace
 mcm_machine_deployment_status_available_replicas name,namespace
 mcm_machine_deployment_status_collision_count name,namespace
 mcm_machine_deployment_status_condition condition,name,namespace
@@ -75,6 +78,8 @@ mcm_machine_deployment_status_ready_replicas name,namespace
 mcm_machine_deployment_status_replicas name,namespace
 mcm_machine_deployment_status_unavailable_replicas name,namespace
 mcm_machine_deployment_status_updated_replicas name,namespace
+mcm_machine_deployment_surge name,namespace
+mcm_machine_deployment_unavailable name,namespace
 mcm_machine_info createdAt,name,namespace,node_name,spec_class_api_group,spec_class_kind,spec_class_name,spec_provider_id
 mcm_machine_items_total
 mcm_machine_node_unidentified namespace
@@ -88,8 +93,11 @@ mcm_machine_set_status_condition condition,name,namespace
 mcm_machine_set_status_fully_labelled_replicas name,namespace
 mcm_machine_set_status_ready_replicas name,namespace
 mcm_machine_set_status_replicas name,namespace
-mcm_machine_status_condition condition,name,namespace";
-    let collector = FleetMetrics::of(ControlViews::default(), Half::ALL.to_vec()).unwrap();
+mcm_machine_status_condition condition,name,namespace
+mcm_machines namespace,phase
+mcm_machines_overdue namespace,stage
+mcm_machines_waiting namespace,reason";
+    let collector = FleetMetrics::of(ControlViews::default(), Half::ALL.to_vec(), PerMachine::Shown).unwrap();
     let mut found: Vec<String> = collector
         .desc()
         .iter()
@@ -115,6 +123,9 @@ fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
         r#"mcm_machine_current_status_phase{name="m-1",namespace="shoot"} -2"#,
         r#"mcm_machine_status_condition{condition="Ready",name="m-1",namespace="shoot"} 2"#,
         r#"mcm_machine_node_unidentified{namespace="shoot"} 0"#,
+        r#"mcm_machines{namespace="shoot",phase="CrashLoopBackOff"} 1"#,
+        r#"mcm_machines{namespace="shoot",phase="Failed"} 0"#,
+        r#"mcm_machines_waiting{namespace="shoot",reason="WaitingForVM"} 1"#,
         r#"mcm_machine_set_info{createdAt="1700000000",name="set",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="AWSMachineClass",spec_machine_class_name="old"} 1"#,
         r#"mcm_machine_set_info{createdAt="1700000000",name="young",namespace="shoot",spec_machine_class_api_group="",spec_machine_class_kind="",spec_machine_class_name="new"} 1"#,
         r#"mcm_machine_set_status_replicas{name="set",namespace="shoot"} 3"#,
@@ -123,6 +134,8 @@ fn s_met_01_s_met_02_s_met_04_a_scrape_shows_the_fleet() {
         r#"mcm_machine_deployment_info{createdAt="1700000000",name="pool",namespace="shoot",spec_strategy_type="RollingUpdate"} 1"#,
         r#"mcm_machine_deployment_info_spec_rolling_update_max_surge{name="pool",namespace="shoot"} 1"#,
         r#"mcm_machine_deployment_info_spec_rolling_update_max_unavailable{name="pool",namespace="shoot"} 2"#,
+        r#"mcm_machine_deployment_surge{name="pool",namespace="shoot"} 1"#,
+        r#"mcm_machine_deployment_unavailable{name="pool",namespace="shoot"} 2"#,
         r#"mcm_machine_deployment_info_spec_rollback_to_revision{name="pool",namespace="shoot"} 4"#,
     ] {
         assert!(text.lines().any(|found| found == line), "missing: {line}\n{text}");
@@ -173,11 +186,68 @@ fn s_met_03_a_deleted_object_leaves_no_series_behind() {
 
 #[rstest::rstest]
 #[case::of_deployments_and_sets(Half::ControllerManager, &["mcm_machine_set_", "mcm_machine_deployment_"])]
-#[case::of_machines(Half::MachineController, &["mcm_machine_items_", "mcm_machine_info", "mcm_machine_current_", "mcm_machine_status_", "mcm_machine_node_"])]
+#[case::of_machines(Half::MachineController, &["mcm_machines", "mcm_machine_items_", "mcm_machine_info", "mcm_machine_current_", "mcm_machine_status_", "mcm_machine_node_"])]
 fn a_half_reports_only_its_own_objects(#[case] half: Half, #[case] prefixes: &[&str]) {
-    let families = FleetMetrics::of(a_fleet(), vec![half]).unwrap().collect();
+    let families = FleetMetrics::of(a_fleet(), vec![half], PerMachine::Shown).unwrap().collect();
     assert!(!families.is_empty());
     for family in families {
         assert!(prefixes.iter().any(|prefix| family.name().starts_with(prefix)), "{}", family.name());
     }
+}
+
+/// A fleet of this many machines in one set: all run but every tenth, which has failed.
+fn a_fleet_of(machines: usize) -> ControlViews {
+    let views = a_fleet();
+    for number in 0..machines {
+        let phase = if number.is_multiple_of(10) { "Failed" } else { "Running" };
+        views.machines.apply(read::<Machine>(json!({
+            "metadata": {"name": format!("n-{number}"), "namespace": "shoot", "resourceVersion": "2"},
+            "status": {"currentStatus": {"phase": phase}, "conditions": [{"type": "Ready", "status": "True"}]},
+        })));
+    }
+    views
+}
+
+#[test]
+fn pk_059_without_series_of_single_machines_a_fleet_has_as_many_series_at_any_size() {
+    let series = |machines, per_machine| {
+        let families = FleetMetrics::of(a_fleet_of(machines), Half::ALL.to_vec(), per_machine).unwrap().collect();
+        families.iter().map(|family| family.get_metric().len()).sum::<usize>()
+    };
+    let (small, large) = (series(10, PerMachine::LeftOut), series(1000, PerMachine::LeftOut));
+    assert_eq!(small, large);
+    assert!(large < 150, "{large}");
+    assert!(series(1000, PerMachine::Shown) > 3000);
+}
+
+#[test]
+fn pk_059_failed_machines_are_counted_without_series_of_their_own() {
+    let metrics = Metrics::new(std::sync::Arc::new(|| std::time::Duration::ZERO)).unwrap();
+    metrics.register(FleetMetrics::of(a_fleet_of(1000), Half::ALL.to_vec(), PerMachine::LeftOut).unwrap()).unwrap();
+    let text = metrics.render().unwrap();
+    for line in [
+        r#"mcm_machine_items_total 1001"#,
+        r#"mcm_machines{namespace="shoot",phase="Failed"} 100"#,
+        r#"mcm_machines{namespace="shoot",phase="CrashLoopBackOff"} 1"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "missing: {line}\n{text}");
+    }
+    for name in ["mcm_machine_info{", "mcm_machine_current_status_phase{", "failed_machines{"] {
+        assert!(!text.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn overdue_machines_are_counted_by_their_stage() {
+    let mut scrape = Scrape::default();
+    let machines = a_fleet_of(20).machines.snapshot();
+    scrape.overdue(&machines, |machine| (*machine.phase() == MachinePhase::Failed).then_some(Stage::Join));
+    let families = scrape.into_families();
+    let counts: Vec<(String, f64)> = families[0]
+        .get_metric()
+        .iter()
+        .map(|metric| (metric.get_label()[1].value().to_owned(), metric.get_gauge().get_value()))
+        .filter(|(stage, _)| ["Join", "Drain"].contains(&stage.as_str()))
+        .collect();
+    assert_eq!(counts, [("Drain".to_owned(), 0.0), ("Join".to_owned(), 2.0)]);
 }

@@ -7,10 +7,13 @@
 
 use std::time::Duration;
 
-use crate::snapshots::MachineSnapshot;
-use controller_runtime::snapshot::Snapshot;
-use machine_api::{names::label, v1alpha1::MachineClass};
-use mcm_metrics::{ApiWrite, Gauges, Metrics, OfDeployment, PlacedMachine, Stage};
+use crate::{snapshots::MachineSnapshot, views::ControlViews};
+use controller_runtime::{key::ObjectKey, snapshot::Snapshot};
+use machine_api::{
+    names::label,
+    v1alpha1::{MachineClass, NodeTemplateSpec},
+};
+use mcm_metrics::{ApiWrite, Counters, Gauges, Metrics, OfDeployment, PlacedMachine, Stage};
 use serde::Serialize;
 
 /// Label of a node template that holds the zone.
@@ -117,16 +120,44 @@ fn deployment(machine: &MachineSnapshot) -> &str {
     labelled.or_else(by_set).unwrap_or_default()
 }
 
+/// Creates the counters of machines that fail to join, for each deployment, so that an alert on an increase notices the first
+/// one (spec/packaging §4.1).
+pub fn show_failed_joins(counter: &Counters<PlacedMachine<'static>>, views: &ControlViews) {
+    for deployment in views.deployments.snapshot() {
+        let template = deployment.template();
+        let class = views.classes.get(&ObjectKey::new(deployment.namespace(), template.spec.class.name.clone()));
+        let labelled = template.metadata.labels.as_ref().and_then(|labels| labels.get(label::NAME));
+        let labels = PlacedMachine {
+            namespace: deployment.namespace(),
+            machine_deployment: labelled
+                .map(String::as_str)
+                .filter(|name| !name.is_empty())
+                .unwrap_or(deployment.name()),
+            instance_type: instance_type(class.as_deref()),
+            zone: zone(&template.spec.node_template),
+        };
+        counter.add(&labels, 0);
+    }
+}
+
 /// The labels of a machine's metrics. Labels that the class does not set are empty (M-40).
 fn placed<'a>(machine: &'a MachineSnapshot, class: Option<&'a MachineClass>) -> PlacedMachine<'a> {
-    let template = class.and_then(|class| class.node_template.as_ref());
-    let labels = machine.node_template().metadata.labels.as_ref();
     PlacedMachine {
         namespace: machine.namespace(),
         machine_deployment: deployment(machine),
-        instance_type: template.map(|template| template.instance_type.as_str()).unwrap_or_default(),
-        zone: labels.and_then(|labels| labels.get(ZONE)).map(String::as_str).unwrap_or_default(),
+        instance_type: instance_type(class),
+        zone: zone(machine.node_template()),
     }
+}
+
+fn instance_type(class: Option<&MachineClass>) -> &str {
+    let template = class.and_then(|class| class.node_template.as_ref());
+    template.map(|template| template.instance_type.as_str()).unwrap_or_default()
+}
+
+fn zone(template: &NodeTemplateSpec) -> &str {
+    let labels = template.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(ZONE)).map(String::as_str).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -139,7 +170,7 @@ mod tests {
 
     use super::*;
     use kube::ResourceExt;
-    use machine_api::v1alpha1::Machine;
+    use machine_api::v1alpha1::{Machine, MachineDeployment};
 
     fn machine(deployment: &str) -> Machine {
         let mut machine = Machine::default();
@@ -200,6 +231,46 @@ mod tests {
             let line = format!(r#"mcm_machine_stage_duration_seconds_count{{stage="{stage}"}} 1"#);
             assert!(text.contains(&line), "{line} is not in\n{text}");
         }
+    }
+
+    #[rstest]
+    #[case::gardeners_label(json!({"name": "pool"}), "pool")]
+    #[case::the_deployments_own_name(json!({"app": "x"}), "web")]
+    fn a_deployment_shows_its_failed_joins_before_the_first_one(
+        #[case] labels: serde_json::Value,
+        #[case] deployment: &str,
+    ) {
+        let views = ControlViews::default();
+        let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+        let mut known = class();
+        known.metadata.name = Some("small".to_owned());
+        known.metadata.namespace = Some("shoot".to_owned());
+        views.classes.apply(known);
+        let object = json!({
+            "metadata": {"name": "web", "namespace": "shoot", "resourceVersion": "1"},
+            "spec": {"template": {"metadata": {"labels": labels}, "spec": {"class": {"name": "small"},
+                "nodeTemplate": {"metadata": {"labels": {ZONE: "eu-1a"}}}}}},
+        });
+        views.deployments.apply(serde_json::from_value::<MachineDeployment>(object).unwrap());
+        let line = |count: u32| {
+            format!(
+                "mcm_machine_num_failed_join{{instance_type=\"m5\",machine_deployment=\"{deployment}\",\
+                 namespace=\"shoot\",zone=\"eu-1a\"}} {count}\n"
+            )
+        };
+        show_failed_joins(&metrics.machine.num_failed_join, &views);
+        let text = metrics.render().unwrap();
+        assert!(text.contains(&line(0)), "{} is not in\n{text}", line(0));
+        // A machine of this deployment counts in the same series.
+        let mut failing = machine(deployment);
+        failing.labels_mut().retain(|_, name| name == "pool");
+        failing.labels_mut().insert(label::MACHINE_TEMPLATE_HASH.to_owned(), "5d8f9".to_owned());
+        failing.metadata.owner_references =
+            Some(vec![OwnerReference { name: "web-5d8f9".to_owned(), controller: Some(true), ..Default::default() }]);
+        let measures = Measures::new(metrics.clone());
+        measures.machine(Measurement::FailedJoin, &MachineSnapshot::from(failing), Some(&class()));
+        let text = metrics.render().unwrap();
+        assert!(text.contains(&line(1)), "{} is not in\n{text}", line(1));
     }
 
     #[test]

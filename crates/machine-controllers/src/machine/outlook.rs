@@ -20,7 +20,7 @@ use super::{
     preservation,
     settings::MachineSettings,
     standing::{Standing, Waiting},
-    time_limit::{Limited, creation_limit, drain_limit, phase_limit},
+    time_limit::{Limited, TimeLimit, creation_limit, drain_limit, may_be_limited, phase_limit},
 };
 use crate::{
     drain::{observe::DrainViews, waiting::Waiting as DrainWaiting},
@@ -235,6 +235,45 @@ impl Blocker {
     }
 }
 
+/// The time limit of a machine's stage.
+struct StageLimit {
+    /// The name of its [`Deadline`].
+    name: &'static str,
+    limit: TimeLimit,
+    /// The consequence when it has passed.
+    on_expiry: &'static str,
+}
+
+/// The limit of the stage of a machine, if it has one.
+fn stage_limit(seen: &Observation) -> Option<StageLimit> {
+    let stage = Stage::of(seen);
+    if seen.machine.is_deleting() {
+        let drains = matches!(stage, Stage::Deleting(stage) if stage <= DeletionStage::Drain);
+        let limit = drain_limit(seen).filter(|_| drains)?;
+        return Some(StageLimit { name: "drain", limit, on_expiry: "pods are deleted by force" });
+    }
+    if let Some(limit) = phase_limit(seen) {
+        let (name, on_expiry) = match limit.of {
+            Limited::Creation => ("creation", "the machine is declared Failed"),
+            Limited::Health => ("health", "the machine is declared Failed when its turn comes"),
+            Limited::InPlaceUpdate => ("inPlace", "the update is declared failed"),
+            Limited::Drain => ("drain", "pods are deleted by force"),
+        };
+        return Some(StageLimit { name, limit, on_expiry });
+    }
+    (stage == Stage::Create).then(|| StageLimit {
+        name: "creation",
+        limit: creation_limit(seen),
+        on_expiry: "the next attempt that fails declares the machine Failed",
+    })
+}
+
+/// The stage of a machine that is past the limit of this stage. A preserved machine is kept in its stage on purpose.
+pub fn overdue_in(seen: &Observation) -> Option<Stage> {
+    let stage = Stage::of(seen);
+    (stage != Stage::Preserved && stage_limit(seen)?.limit.has_passed()).then_some(stage)
+}
+
 impl Outlook {
     /// The stage of the machine.
     pub fn stage(&self) -> Stage {
@@ -246,26 +285,11 @@ impl Outlook {
         let seen = &self.seen;
         let mut all = Vec::new();
         let mut add = |name, at, on_expiry| all.push(Deadline { name, at, on_expiry });
-        if !seen.machine.is_deleting() {
-            if let Some(limit) = phase_limit(seen) {
-                let (name, then) = match limit.of {
-                    Limited::Creation => ("creation", "the machine is declared Failed"),
-                    Limited::Health => ("health", "the machine is declared Failed when its turn comes"),
-                    Limited::InPlaceUpdate => ("inPlace", "the update is declared failed"),
-                    Limited::Drain => ("drain", "pods are deleted by force"),
-                };
-                add(name, limit.ends_at(seen.now), then);
-            } else if Stage::of(seen) == Stage::Create {
-                let then = "the next attempt that fails declares the machine Failed";
-                add("creation", creation_limit(seen).ends_at(seen.now), then);
-            }
-            if let Some(end) = preservation::ends(seen) {
-                add("preserve", end, "the machine is not kept any longer");
-            }
-        } else if matches!(self.stage(), Stage::Deleting(stage) if stage <= DeletionStage::Drain)
-            && let Some(limit) = drain_limit(seen)
-        {
-            add("drain", limit.ends_at(seen.now), "pods are deleted by force");
+        if let Some(StageLimit { name, limit, on_expiry }) = stage_limit(seen) {
+            add(name, limit.ends_at(seen.now), on_expiry);
+        }
+        if let Some(end) = preservation::ends(seen).filter(|_| !seen.machine.is_deleting()) {
+            add("preserve", end, "the machine is not kept any longer");
         }
         match &self.drain {
             Some(DrainWaiting::Detach { until, .. }) => {
@@ -389,6 +413,12 @@ impl Outlooks {
         Stage::of(&self.look(machine, now).0)
     }
 
+    /// The stage of a machine that is past the limit of this stage now. Healthy machines, which are most of a fleet, are not
+    /// observed for that.
+    pub fn overdue(&self, machine: &MachineSnapshot, now: Timestamp) -> Option<Stage> {
+        if may_be_limited(machine) { overdue_in(&self.look(machine, now).0) } else { None }
+    }
+
     /// The decision about a machine as it would be made now.
     pub fn of(&self, machine: &MachineSnapshot, now: Timestamp) -> Outlook {
         self.sight(machine, now).outlook()
@@ -439,4 +469,54 @@ fn unseen(machine: &MachineSnapshot, node: Option<&NodeSnapshot>, uid: String, n
     memory.first_seen_deleting = machine.deleting_since();
     memory.ailments = node.map(|node| Ailments::from_the_beginning(node, now)).unwrap_or_default();
     memory
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::{super::testing::*, *};
+    use machine_api::v1alpha1::{Machine, OperationState, OperationType};
+
+    const MINUTES: i64 = 60;
+
+    fn unknown() -> Machine {
+        in_phase(MachinePhase::Unknown, 0, OperationType::HealthCheck, OperationState::Processing)
+    }
+
+    /// A drain has two hours, a creation 20 minutes, an unhealthy machine ten.
+    #[rstest]
+    #[case::a_drain_before_its_end(deleted_at(running(), 0), 110 * MINUTES, false)]
+    #[case::a_drain_after_its_end(deleted_at(running(), 0), 140 * MINUTES, true)]
+    #[case::a_deletion_past_its_drain(deleted_at(resting(DeletionStage::DeleteVm), 0), 140 * MINUTES, false)]
+    #[case::a_creation_before_its_end(machine(), 20 * MINUTES, false)]
+    #[case::a_creation_after_its_end(machine(), 20 * MINUTES + 1, true)]
+    #[case::joining_before_the_end(pending(), 20 * MINUTES, false)]
+    #[case::joining_after_the_end(pending(), 20 * MINUTES + 1, true)]
+    #[case::unhealthy_before_the_end(unknown(), 10 * MINUTES, false)]
+    #[case::unhealthy_after_the_end(unknown(), 10 * MINUTES + 1, true)]
+    #[case::running(running(), 9999 * MINUTES, false)]
+    fn a_machine_is_overdue_in_its_stage(#[case] machine: Machine, #[case] now: i64, #[case] overdue: bool) {
+        let seen = seen(machine, now);
+        assert_eq!(overdue_in(&seen), overdue.then(|| Stage::of(&seen)), "{:?}", Stage::of(&seen));
+    }
+
+    #[test]
+    fn a_preserved_machine_is_not_overdue() {
+        let mut preserved = unknown();
+        preserved.status.current_status.preserve_expiry_time =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(90 * MINUTES)));
+        let seen = seen(preserved, 20 * MINUTES);
+        assert_eq!((Stage::of(&seen), overdue_in(&seen)), (Stage::Preserved, None));
+    }
+
+    #[test]
+    fn a_machine_that_is_not_observed_has_no_limit() {
+        for phase in MachinePhase::WORDS {
+            let machine =
+                in_phase(MachinePhase::from(*phase), 0, OperationType::HealthCheck, OperationState::Processing);
+            let seen = seen(machine, 9999 * MINUTES);
+            assert!(may_be_limited(&seen.machine) || stage_limit(&seen).is_none(), "{:?}", seen.phase());
+        }
+    }
 }

@@ -8,7 +8,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{node::lost_link::was_linked, observation::Observation, settings::HealthTimeout};
-use crate::times::{after, since};
+use crate::{
+    snapshots::MachineSnapshot,
+    times::{after, since},
+};
 use controller_runtime::clock::as_watched;
 use machine_api::{names::machine_condition, v1alpha1::MachinePhase};
 
@@ -100,6 +103,13 @@ pub fn phase_limit(seen: &Observation) -> Option<TimeLimit> {
         | MachinePhase::CrashLoopBackOff
         | MachinePhase::Other(_) => None,
     }
+}
+
+/// Whether a machine can have a limit of its stage: a machine that runs or has failed, and is not being deleted, has none.
+/// Cheaper than an observation.
+pub fn may_be_limited(machine: &MachineSnapshot) -> bool {
+    let phase = machine.phase();
+    machine.is_deleting() || !matches!(phase, MachinePhase::Running | MachinePhase::Available | MachinePhase::Failed)
 }
 
 /// The creation timeout of a Pending machine. It begins with the machine's creation; if an existing VM was taken over, with

@@ -44,7 +44,7 @@ use machine_api::{
 use machine_driver::{
     Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
 };
-use mcm_metrics::{Metrics, OfClass};
+use mcm_metrics::{DeletionReason, Metrics, OfClass};
 
 /// Deadlines of a provider's list, and of the deletion of one VM.
 const LIST_DEADLINE: Duration = Duration::from_secs(2 * 60);
@@ -108,10 +108,16 @@ pub struct Collector {
     under_way: Mutex<BTreeSet<String>>,
 }
 
+/// The label values under which deleted VMs of a namespace are counted.
+fn orphans_of(namespace: &str) -> mcm_metrics::Deletion<'_> {
+    mcm_metrics::Deletion { namespace, reason: DeletionReason::Orphan }
+}
+
 impl Collector {
     /// A collector; it does nothing until its queue runs [`Self::reconcile`].
     pub fn new(deps: CollectorDeps) -> Self {
         let decision = Arc::new(orphans::decide);
+        deps.metrics.machine.deletions.add(&orphans_of(&deps.namespace), 0);
         Self { deps, suspects: Mutex::default(), decision, under_way: Mutex::default() }
     }
 
@@ -266,7 +272,9 @@ impl Collector {
                     if let Some(suspects) = lock(&self.suspects).get_mut(&key) {
                         suspects.remove(&deletion.provider_id);
                     }
-                    self.deps.metrics.machine.orphan_vms_deleted.inc(&OfClass { class: &key.name });
+                    let metrics = &self.deps.metrics.machine;
+                    metrics.orphan_vms_deleted.inc(&OfClass { class: &key.name });
+                    metrics.deletions.inc(&orphans_of(&key.namespace));
                     tracing::info!(class = %key, vm = deletion.provider_id, "a VM without a machine is deleted");
                 }
                 Err(error) => {

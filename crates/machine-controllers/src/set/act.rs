@@ -12,6 +12,7 @@ use futures::{
 use super::{
     SetController,
     counts::is_failed,
+    deletion_reason::deletion_reason,
     observe::{ReplicaFailure, SetObservation},
     patches::{patch_of_machine, patch_of_set},
     plan::{Effect, Step},
@@ -249,10 +250,15 @@ impl SetController {
             .map(|&(rule, target, version)| {
                 async move {
                     self.deps.gate.permit(Destruction::Machine, rule, target)?;
-                    match version {
-                        Some(version) => self.deps.machines.delete_unchanged(target, version).await?,
-                        None => self.deps.machines.delete(target, DeleteHow::default()).await?,
+                    self.announce_deletion(seen, target);
+                    let deleted = match version {
+                        Some(version) => self.deps.machines.delete_unchanged(target, version).await,
+                        None => self.deps.machines.delete(target, DeleteHow::default()).await,
                     };
+                    if let Err(error) = deleted {
+                        self.withdraw_deletion(target, &error);
+                        return Err(error);
+                    }
                     self.count_if_stale(seen, target);
                     Ok(())
                 }
@@ -280,6 +286,25 @@ impl SetController {
     async fn read_again(&self, machine: &ObjectKey, done: &mut Done) {
         if self.deps.machines.get(machine).await.is_err() {
             done.unanswered.doubt(machine.name.clone(), Doubt::Deletion);
+        }
+    }
+
+    fn announce_deletion(&self, seen: &SetObservation, target: &Target) {
+        let Some(deletions) = &self.deletions else { return };
+        let owner = seen.set.controller();
+        let deployment = owner.and_then(|owner| {
+            let key = ObjectKey::new(seen.set.namespace(), owner.name.clone());
+            self.deps.views.deployments.get(&key).filter(|deployment| deployment.uid() == owner.uid)
+        });
+        if let Some(machine) = seen.machines.iter().find(|machine| machine.uid() == target.uid) {
+            deletions.announce(&target.uid, deletion_reason(machine, &seen.set, deployment.as_ref()));
+        }
+    }
+
+    /// After a lost answer the machine may be deleted all the same.
+    fn withdraw_deletion(&self, target: &Target, error: &ApiError) {
+        if let Some(deletions) = self.deletions.as_ref().filter(|_| !error.outcome_unknown()) {
+            deletions.withdraw(&target.uid);
         }
     }
 

@@ -9,6 +9,7 @@ pub mod auto_preservation;
 pub mod back_off;
 pub mod counts;
 pub mod decide;
+pub mod deletion_reason;
 pub mod new_machine;
 pub mod observe;
 pub mod ownership;
@@ -45,7 +46,7 @@ use self::{
     plan::{Effect, Plan},
     unanswered::Unanswered,
 };
-use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use super::{Decision, checked::Checked, deletions::Deletions, refused_writes::RefusedWrites, views::ControlViews};
 use crate::snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
@@ -120,6 +121,7 @@ pub struct SetController {
     decisions: SetDecisions,
     stale_machines: Option<Counters<()>>,
     back_offs: Option<Gauges<OfSet<'static>>>,
+    deletions: Option<Deletions>,
     random: Mutex<ChaCha8Rng>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
 }
@@ -129,7 +131,15 @@ impl SetController {
     pub fn new(deps: SetDeps) -> Self {
         let random = Mutex::new(ChaCha8Rng::seed_from_u64(deps.name_seed));
         let decisions = SetDecisions::default();
-        Self { deps, decisions, stale_machines: None, back_offs: None, random, memory: Mutex::default() }
+        Self {
+            deps,
+            decisions,
+            stale_machines: None,
+            back_offs: None,
+            deletions: None,
+            random,
+            memory: Mutex::default(),
+        }
     }
 
     /// The same controller with other decision functions.
@@ -149,6 +159,12 @@ impl SetController {
     #[must_use]
     pub fn showing_back_offs(self, gauges: Gauges<OfSet<'static>>) -> Self {
         Self { back_offs: Some(gauges), ..self }
+    }
+
+    /// The same controller, which also announces the machines that it deletes.
+    #[must_use]
+    pub fn announcing_deletions(self, deletions: Deletions) -> Self {
+        Self { deletions: Some(deletions), ..self }
     }
 
     /// Runs one pass over a set.

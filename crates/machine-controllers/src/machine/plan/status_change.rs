@@ -20,7 +20,7 @@ use crate::{
     snapshots::MachineSnapshot,
 };
 use machine_api::{
-    names::machine_condition,
+    names::{machine_condition, machine_reason},
     v1alpha1::{MachinePhase, OperationState, OperationType},
 };
 use machine_driver::Code;
@@ -232,4 +232,13 @@ impl StatusChange {
 /// The condition that shows what the machine waits for.
 pub fn progressing(machine: &MachineSnapshot) -> Option<&Condition> {
     machine.machine_conditions().iter().find(|condition| condition.type_ == machine_condition::PROGRESSING)
+}
+
+/// The reason for which a machine waits, by its status. A machine in its intended state waits for nothing: its condition is
+/// False, with a reason that [`StatusChange::settled`] sets.
+pub fn waits_because(machine: &MachineSnapshot) -> Option<&str> {
+    const SETTLED: [&str; 2] = [machine_condition::REASON_SETTLED, machine_reason::PRESERVATION_STOPPED];
+    let stored = progressing(machine)?;
+    let is_settled = stored.status != "True" && SETTLED.contains(&stored.reason.as_str());
+    (!is_settled && !stored.reason.is_empty()).then_some(stored.reason.as_str())
 }

@@ -195,11 +195,15 @@ impl Scene {
 async fn mc_241_a_vm_without_a_machine_is_deleted_at_the_second_look() {
     let scene = Scene::new(&["c"]);
     scene.vm("c", "v", "m");
+    let orphans = r#"mcm_machine_deletions_total{namespace="ns",reason="orphan"}"#;
+    let metrics = scene.collector.deps.metrics.render().unwrap();
+    assert!(metrics.contains(&format!("{orphans} 0")), "{metrics}");
     assert_eq!(scene.look("c").await, Duration::from_secs(60));
     assert!(scene.deleted().is_empty());
     assert_eq!(scene.look("c").await, Duration::from_secs(900));
     assert_eq!(scene.deleted(), ["v"]);
     let metrics = scene.collector.deps.metrics.render().unwrap();
+    assert!(metrics.contains(&format!("{orphans} 1")), "{metrics}");
     assert!(metrics.contains(r#"mcm_orphan_vms_deleted_total{class="c"} 1"#), "{metrics}");
 }
 

@@ -1,0 +1,36 @@
+//! Which program this is.
+
+/// What the build of this program knew about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Build {
+    /// Version of the program.
+    pub version: &'static str,
+    /// The commit of the sources. `None` if the build did not know it.
+    pub commit: Option<&'static str>,
+    /// The Cargo profile, such as `release` or `dist`.
+    pub profile: &'static str,
+}
+
+impl Build {
+    /// This program.
+    pub const THIS: Self = Self {
+        version: env!("CARGO_PKG_VERSION"),
+        commit: match option_env!("MCM_GIT_COMMIT") {
+            // The variable is empty in an image that is built without the argument.
+            Some(commit) if !commit.is_empty() => Some(commit),
+            _ => None,
+        },
+        profile: env!("MCM_BUILD_PROFILE"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_build_script_finds_the_profile() {
+        let profile = Build::THIS.profile;
+        assert!(!profile.is_empty() && !profile.contains('/') && profile != "build", "{profile}");
+    }
+}
