@@ -12,10 +12,11 @@ use std::{
 
 /// The modules of the binary's package. A module imports only modules that come before it, so that there are no circles. Between crates Cargo
 /// prevents circles.
-const MODULES: [&str; 6] = ["settings", "drivers", "server", "extension", "manager", "cli"];
+const MODULES: [&str; 7] = ["settings", "observability", "drivers", "server", "extension", "manager", "cli"];
 
 /// Modules and crates with pure functions only.
-const PURE_MODULES: [&str; 5] = ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings"];
+const PURE_MODULES: [&str; 6] =
+    ["kube-values", "machine-api", "kube-protocol", "mcm-metrics", "settings", "observability"];
 
 /// The crate that polls futures by hand. It must not depend on anything outside the process either.
 const SIMULATION: &str = "machine-simulation";

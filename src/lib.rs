@@ -10,6 +10,7 @@ pub mod extension;
 #[cfg(test)]
 mod layers;
 pub mod manager;
+pub mod observability;
 pub mod server;
 pub mod settings;
 

@@ -2,6 +2,7 @@
 //!
 //! This file selects and prints the parts. Other files make them.
 
+pub mod alerts;
 pub mod crds;
 pub mod guard;
 pub mod views;
@@ -73,6 +74,9 @@ pub struct ManifestsArgs {
     /// policy that restricts them to bootstrap tokens (rbac)
     #[arg(long)]
     pub bootstrap_tokens: bool,
+    /// Flags of the part `alerts`.
+    #[command(flatten)]
+    pub alerts: alerts::AlertArgs,
 }
 
 /// A part of the manifests.
@@ -90,7 +94,9 @@ pub enum Part {
     Rbac,
     /// Registration of the views, their rights, and roles for their readers; read apiservice/README.md first
     Apiservice,
-    /// All parts except the policies, the guard and the views
+    /// Rules with the alerts, as a `PrometheusRule` for the namespace
+    Alerts,
+    /// All parts except the policies, the guard, the views and the alerts
     All,
 }
 
@@ -150,6 +156,7 @@ pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
         Part::Policies => webhooks::policies_yaml(&args.webhooks()),
         Part::Rbac => args.rbac()?,
         Part::Apiservice => views::views_yaml(&args.views()),
+        Part::Alerts => args.alerts.yaml(&args.namespace)?,
         Part::All => [args.crds(), args.rbac()?, webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
     };
     Ok(out.write_all(text.as_bytes())?)

@@ -8,6 +8,7 @@ mod conformance;
 
 mod admission_cases;
 mod aggregation;
+mod alerts;
 mod autoscaler;
 #[cfg(feature = "aws")]
 mod aws;

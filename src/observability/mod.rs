@@ -1,0 +1,17 @@
+//! The alerts of the manager as values, and the rules for Prometheus that are rendered from them.
+//!
+//! [`alert`] has the types and the names, [`table`] the alerts, [`threshold`] the limits that an operator may change, and [`rules`]
+//! renders the rules. Metrics are not declared here (`mcm-metrics`, `machine-controllers`), and nothing is read or written: the
+//! command line prints the result. Each alert has a page in `docs/runbooks`.
+//!
+//! Source: spec/packaging §4.2, §4.3.
+
+pub mod alert;
+pub mod rules;
+pub mod table;
+pub mod threshold;
+
+pub use alert::{Alert, AlertName, Expression, Installation, Severity};
+pub use rules::{AlertOptions, UnknownName, prometheus_rule, rule_file};
+pub use table::alerts;
+pub use threshold::{Limit, Threshold};
