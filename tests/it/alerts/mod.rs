@@ -151,7 +151,7 @@ fn pk_052_a_long_drain_raises_nothing_before_its_own_deadline() {
         Series(First, r#"mcm_drain_pods{state="terminating"}"#, "2x300"),
         Series(First, r#"mcm_drain_pods{state="refused"}"#, "0x300"),
         // The deadline is 120 minutes after the start of the drain.
-        Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="drain"}"#, "0x120 1x100"),
+        Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="Drain"}"#, "0x120 1x100"),
     ]);
     let scene = Scene::of("drain", &drain).expect_only(110, &[]).expect_only(140, &[overdue]);
     all_alerts("alerts::pk_052_a_long_drain", &[scene]);
@@ -168,7 +168,7 @@ fn pk_053_the_first_event_counts_and_a_restart_does_not() {
     let mut scenes = Vec::new();
     for (series, alert) in first {
         // No series, then 1; and a series that exists at 0.
-        for values in ["_x89 1x200", "0x89 1x200"] {
+        for values in ["_x90 1x200", "0x89 1x200"] {
             let scene = Scene::of(format!("the first of {series}"), &with_running(&[Series(First, series, values)]));
             scenes.push(scene.expect_only(89, &[]).expect_only(90, &named(alert)).expect_only(151, &[]));
         }
@@ -201,6 +201,14 @@ fn pk_054_a_missing_replica_and_none_at_all_are_two_alerts() {
         Scene::of("none", &none).expect_only(14, &[]).expect_only(15, &down).expect_only(90, &down),
     ];
     all_alerts("alerts::pk_054_a_missing_replica", &scenes);
+}
+
+#[test]
+fn the_component_is_what_the_code_generates() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/alerts/alerts.yaml");
+    let committed = std::fs::read_to_string(path).expect("readable");
+    let generated = mcm(&["manifests", "alerts"]);
+    assert_eq!(committed, generated, "run: cargo run -- manifests alerts > deploy/components/alerts/alerts.yaml");
 }
 
 /// The rules that a user gets: `promtool check rules` accepts them, and each flag has its effect.

@@ -1,6 +1,6 @@
 //! A trial of each alert: series with which it fires, and series just below.
 //!
-//! Values are one per minute: `0x9` is 0 in ten minutes, `1+2x3` is 1, 3, 5, 7, `_` is no sample and `stale` the end of a series.
+//! Values are one per minute: `0x9` is 0 in ten minutes, `1+2x3` is 1, 3, 5, 7, `_x9` no sample in nine minutes and `stale` the end of a series.
 
 use machine_controller_manager::observability::{AlertName, Severity};
 
@@ -38,7 +38,7 @@ pub const TRIALS: &[Trial] = &[
         labels: &[("job", "machine-controller-manager")],
         from: 0,
         until: 21,
-        above: &[Series(Both, r#"mcm_build_info{version="1"}"#, "_x19 1x20")],
+        above: &[Series(Both, r#"mcm_build_info{version="1"}"#, "_x20 1x20")],
         below: &[Series(Second, r#"mcm_build_info{version="1"}"#, "1x60")],
     },
     Trial {
@@ -156,8 +156,8 @@ pub const TRIALS: &[Trial] = &[
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="3"}"#, "-4x60"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="4"}"#, "-4x60"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="5"}"#, "-4x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="6"}"#, "_x9 0x50"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="7"}"#, "_x9 0x50"),
+            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="6"}"#, "_x10 0x20 1x40"),
+            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="7"}"#, "_x10 0x20 1x40"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="8"}"#, "1x60"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="9"}"#, "1x60"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="10"}"#, "1x60"),
@@ -194,11 +194,11 @@ pub const TRIALS: &[Trial] = &[
     Trial {
         alert: AlertName::MachineOverdue,
         severity: Severity::Warning,
-        labels: &[("namespace", "shop"), ("stage", "drain")],
+        labels: &[("namespace", "shop"), ("stage", "Drain")],
         from: 10,
         until: 41,
-        above: &[Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="drain"}"#, "0x9 2x29 0x20")],
-        below: &[Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="drain"}"#, "0x60")],
+        above: &[Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="Drain"}"#, "0x9 2x29 0x20")],
+        below: &[Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="Drain"}"#, "0x60")],
     },
     Trial {
         alert: AlertName::JoinFailed,
@@ -209,7 +209,7 @@ pub const TRIALS: &[Trial] = &[
         above: &[Series(
             First,
             r#"mcm_machine_num_failed_join{namespace="shop",machine_deployment="web",instance_type="m",zone="z"}"#,
-            "_x9 1x90",
+            "_x10 1x90",
         )],
         below: &[Series(
             Both,
@@ -223,7 +223,7 @@ pub const TRIALS: &[Trial] = &[
         labels: &[("class", "small")],
         from: 10,
         until: 71,
-        above: &[Series(First, r#"mcm_orphan_vms_deleted_total{class="small"}"#, "_x9 2x90")],
+        above: &[Series(First, r#"mcm_orphan_vms_deleted_total{class="small"}"#, "_x10 2x90")],
         below: &[Series(Both, r#"mcm_orphan_vms_deleted_total{class="small"}"#, "0x100")],
     },
     Trial {
@@ -235,7 +235,7 @@ pub const TRIALS: &[Trial] = &[
         above: &[Series(
             First,
             r#"mcm_machine_set_backoff_seconds{namespace="shop",name="web-5d9"}"#,
-            "_x9 30x39 stale",
+            "_x10 30x39 stale",
         )],
         below: &[Series(First, r#"mcm_machine_set_backoff_seconds{namespace="shop",name="web-5d9"}"#, "0x80")],
     },
@@ -617,7 +617,7 @@ pub const TRIALS: &[Trial] = &[
         labels: &[("view", "machineoutlooks")],
         from: 10,
         until: 71,
-        above: &[Series(First, r#"mcm_panics_total{view="machineoutlooks"}"#, "_x9 1x90")],
+        above: &[Series(First, r#"mcm_panics_total{view="machineoutlooks"}"#, "_x10 1x90")],
         below: &[Series(Both, r#"mcm_panics_total{view="machineoutlooks"}"#, "0x100")],
     },
     Trial {
