@@ -27,9 +27,12 @@ pub const PENDING: &[(&str, &[&str])] = &[
     ("mcm_crd_stored_version_unserved", &[]),
 ];
 
-/// Metrics of API servers (kube-apiserver 1.36).
-const OF_API_SERVERS: &[(&str, &[&str])] =
-    &[("apiserver_admission_webhook_rejection_count", &["name", "type", "operation", "error_type", "rejection_code"])];
+/// Metrics that this program does not declare itself: of API servers (kube-apiserver 1.36), of Prometheus, of the library for processes.
+const OF_OTHERS: &[(&str, &[&str])] = &[
+    ("apiserver_admission_webhook_rejection_count", &["name", "type", "operation", "error_type", "rejection_code"]),
+    ("up", &[]),
+    ("process_cpu_seconds_total", &[]),
+];
 
 /// Labels that a scrape adds.
 const OF_SCRAPES: [&str; 4] = ["job", "instance", "namespace", "pod"];
@@ -78,7 +81,7 @@ fn declared() -> Declared {
 /// With the metrics of others.
 fn known() -> Declared {
     let mut known = declared();
-    for (name, labels) in PENDING.iter().chain(OF_API_SERVERS) {
+    for (name, labels) in PENDING.iter().chain(OF_OTHERS) {
         known.insert((*name).to_owned(), labels.iter().map(|label| (*label).to_owned()).collect());
     }
     known
