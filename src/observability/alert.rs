@@ -148,7 +148,7 @@ pub enum Installation {
 /// The expression of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expression {
-    /// PromQL in which `%job%` is the matcher of the job and `%name%` a [`Threshold`](super::Threshold).
+    /// `PromQL` in which `%job%` is the matcher of the job and `%name%` a [`Threshold`](super::Threshold).
     Text(&'static str),
     /// One of the counters rose in the last hour, or its series is less than an hour old and not 0.
     Events {

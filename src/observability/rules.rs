@@ -128,7 +128,7 @@ pub fn rule(alert: &Alert, options: &AlertOptions) -> Value {
     rule
 }
 
-/// The PromQL of an expression.
+/// The `PromQL` of an expression.
 pub fn expression(expression: &Expression, options: &AlertOptions) -> String {
     let text = match expression {
         Expression::Text(text) => (*text).to_owned(),

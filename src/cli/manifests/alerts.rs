@@ -22,13 +22,13 @@ pub struct AlertArgs {
     /// Value of the label "job" of the scraped replicas (alerts)
     #[arg(long, default_value = DEFAULT_JOB, value_name = "JOB")]
     pub job: String,
-    /// Set a limit, such as queueDepth=200; a wrong name prints all names (alerts)
+    /// Set a limit, such as `queueDepth=200`; a wrong name prints all names (alerts)
     #[arg(long = "alert-threshold", value_name = "NAME=NUMBER", value_parser = threshold)]
     pub thresholds: Vec<(Threshold, Limit)>,
-    /// Leave out these alerts, such as MachineFailed (alerts)
+    /// Leave out these alerts, such as `MachineFailed` (alerts)
     #[arg(long, value_delimiter = ',', value_name = "ALERTS")]
     pub without_alerts: Vec<AlertName>,
-    /// Include these alerts, which are left out by default because they need metrics of the API server: WebhookUnreachable (alerts)
+    /// Include these alerts, which are left out by default because they need metrics of the API server: `WebhookUnreachable` (alerts)
     #[arg(long, value_delimiter = ',', value_name = "ALERTS")]
     pub with_alerts: Vec<AlertName>,
     /// Beginning of the URLs of runbooks; the name of the alert and ".md" follow (alerts)
