@@ -22,12 +22,31 @@ pub struct ClusterArgs {
     pub context: Option<String>,
 }
 
+/// The user that a command acts as, with the flags of kubectl.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Impersonation {
+    /// User to act as; the API server checks whether the user of the kubeconfig may act as this user
+    #[arg(long = "as", value_name = "USER")]
+    pub user: Option<String>,
+    /// Group to act as, with --as; several flags name several groups
+    #[arg(long = "as-group", value_name = "GROUP", requires = "user")]
+    pub groups: Vec<String>,
+}
+
 impl ClusterArgs {
     /// A client of this cluster. It sends no request yet.
     ///
     /// # Errors
     /// When the configuration can't be read or used; the text says which and why.
     pub async fn connect(&self) -> Result<Client, Failure> {
+        self.connect_as(&Impersonation::default()).await
+    }
+
+    /// The same for a command that acts as another user.
+    ///
+    /// # Errors
+    /// When the configuration can't be read or used; the text says which and why.
+    pub async fn connect_as(&self, other: &Impersonation) -> Result<Client, Failure> {
         // Only the first call in a process succeeds. A later call would install the same provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
@@ -55,6 +74,10 @@ impl ClusterArgs {
             },
         };
         config.default_retry = false;
+        if other.user.is_some() {
+            config.auth_info.impersonate.clone_from(&other.user);
+            config.auth_info.impersonate_groups = Some(other.groups.clone()).filter(|groups| !groups.is_empty());
+        }
         Client::try_from(config).map_err(|error| unusable("the credentials of the kubeconfig", &error))
     }
 }

@@ -19,7 +19,7 @@ use controller_runtime::{
     error::ApiError,
     gate::Gate,
     key::ObjectKey,
-    objects::{ListQuery, Objects},
+    objects::{ListQuery, Objects, Part, Patch},
     snapshot::Snapshot,
 };
 use machine_controllers::{
@@ -98,29 +98,56 @@ async fn attempt(args: &RollbackArgs, key: &ObjectKey, client: &Client) -> Resul
     let all = all.map_err(|error| failed("list of the sets", &error))?;
     let own = |set: &&SetSnapshot| set.controller().is_some_and(|owner| owner.uid == deployment.uid());
     let sets: Vec<&SetSnapshot> = all.iter().filter(own).collect();
-    let target = RollbackTarget::from(args.to_revision);
-    let (set, revision) = match find(&deployment, &sets, target) {
-        Found::Nothing => return Err(Failure::Input(no_such_revision(&deployment, &sets, target))),
-        Found::Unchanged => {
+    let (revision, class, change) = match plan(&deployment, &sets, RollbackTarget::from(args.to_revision)) {
+        Plan::NoSuchRevision(text) => return Err(Failure::Input(text)),
+        Plan::Unchanged => {
             return Ok(Ok(format!(
                 "machinedeployment {key} not changed: it has the template of that revision already"
             )));
         }
-        Found::Set { set, revision } => (set, revision),
+        Plan::Restore { revision, class, change } => (revision, class, change),
     };
     let done = format!(
-        "machinedeployment {key} {} to revision {revision} (class {}){}",
+        "machinedeployment {key} {} to revision {revision} (class {class}){}",
         if args.dry_run { "would be rolled back" } else { "rolled back" },
-        set.template().spec.class.name,
         if deployment.is_paused() { "; it is paused, so nothing is rolled out until spec.paused is false" } else { "" },
     );
-    let effect = Effect::RollBack(Box::new(rolled_back_to(&deployment, set)));
-    let written = patches::of_deployment(&effect, &deployment).filter(|_| !args.dry_run);
-    let Some((part, change)) = written else { return Ok(Ok(done)) };
+    let Some((part, change)) = change.filter(|_| !args.dry_run) else { return Ok(Ok(done)) };
     match deployments.patch(&deployment.target(), part, change).await {
         Ok(_) => Ok(Ok(done)),
         Err(conflict @ ApiError::Conflict(_)) => Ok(Err(conflict)),
         Err(error) => Err(failed("rollback", &error)),
+    }
+}
+
+/// What a rollback does.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// There is no such revision. The text lists the revisions that exist.
+    NoSuchRevision(String),
+    /// The deployment has the template of the revision.
+    Unchanged,
+    /// The template of a revision is restored.
+    Restore {
+        /// The revision.
+        revision: i64,
+        /// The class of its machines.
+        class: String,
+        /// The change of the deployment; `None` if nothing differs.
+        change: Option<(Part, Patch)>,
+    },
+}
+
+/// The rollback of a deployment with these sets, as the controller would decide about `spec.rollbackTo`. Pure.
+pub fn plan(deployment: &DeploymentSnapshot, sets: &[&SetSnapshot], target: RollbackTarget) -> Plan {
+    match find(deployment, sets, target) {
+        Found::Nothing => Plan::NoSuchRevision(no_such_revision(deployment, sets, target)),
+        Found::Unchanged => Plan::Unchanged,
+        Found::Set { set, revision } => {
+            let effect = Effect::RollBack(Box::new(rolled_back_to(deployment, set)));
+            let class = set.template().spec.class.name.clone();
+            Plan::Restore { revision, class, change: patches::of_deployment(&effect, deployment) }
+        }
     }
 }
 

@@ -102,6 +102,8 @@ pub mod annotation {
     pub const PREFER_NO_SCHEDULE: &str = "deployment.machine.sapcloud.io/prefer-no-schedule";
     /// On deployment and set: if present, the freeze is requested to end.
     pub const UNFREEZE: &str = "safety.machine.sapcloud.io/unfreeze";
+    /// When a user asked for new machines by `kubectl mcm rollout restart`; in the template, so that its machines are replaced.
+    pub const RESTARTED_AT: &str = "machine.sapcloud.io/restartedAt";
     /// On a Node: cluster-autoscaler does not scale the Node down.
     pub const SCALE_DOWN_DISABLED: &str = "cluster-autoscaler.kubernetes.io/scale-down-disabled";
     /// On a Node: shows that this program set the annotation above.

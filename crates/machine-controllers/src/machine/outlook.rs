@@ -169,7 +169,22 @@ impl Stage {
         if preservation::ends(seen).is_some_and(|end| end > seen.now) {
             return Self::Preserved;
         }
-        match seen.phase() {
+        Self::of_phase(seen.phase()).unwrap_or_else(|| Self::Deleting(deletion_stage(seen)))
+    }
+
+    /// The stage as far as the stored machine shows it, for readers without the memory of a controller. They see neither
+    /// [`Self::Frozen`] nor [`Self::Preserved`].
+    pub fn of_stored(machine: &MachineSnapshot) -> Self {
+        let deletion = || Self::Deleting(DeletionStage::of(machine).unwrap_or(DeletionStage::GetVmStatus));
+        if machine.is_deleting() {
+            return deletion();
+        }
+        Self::of_phase(machine.phase()).unwrap_or_else(deletion)
+    }
+
+    /// The stage of a machine in this phase; `None` for a machine whose deletion has begun.
+    const fn of_phase(phase: &MachinePhase) -> Option<Self> {
+        Some(match phase {
             MachinePhase::Pending => Self::Join,
             MachinePhase::Running | MachinePhase::Available => Self::Run,
             MachinePhase::Unknown => Self::Unhealthy,
@@ -177,9 +192,9 @@ impl Stage {
             MachinePhase::InPlaceUpdating
             | MachinePhase::InPlaceUpdateSuccessful
             | MachinePhase::InPlaceUpdateFailed => Self::InPlace,
-            MachinePhase::Terminating => Self::Deleting(deletion_stage(seen)),
+            MachinePhase::Terminating => return None,
             MachinePhase::Unset | MachinePhase::CrashLoopBackOff | MachinePhase::Other(_) => Self::Create,
-        }
+        })
     }
 }
 
