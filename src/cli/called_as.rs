@@ -1,4 +1,5 @@
-//! Handles the names of the Go programs. When the program is called by one of them, it needs no subcommand and serves as that half.
+//! Handles the names that the program is called by: the name of kubectl's plugin, and the names of the Go programs. When the program is
+//! called by the name of a Go program, it needs no subcommand and serves as that half.
 //!
 //! A pod for the Go binaries, such as Gardener's, has a container for each half, with that half's flags and the command
 //! `./machine-controller-manager`. Both containers share an address, so that each half listens only on its own port. Neither opens a
@@ -14,6 +15,14 @@ const SERVE: &str = "serve";
 /// callers.
 const WITHOUT: [&str; 4] =
     ["--compat-port=0", "--secure-port=0", "--extension-apiserver=false", "--shutdown-delay-duration=0s"];
+
+/// The name by which kubectl calls its plugin `kubectl mcm`.
+pub const PLUGIN: &str = "kubectl-mcm";
+
+/// Whether the program was called as a plugin of kubectl.
+pub fn is_plugin(arguments: &[OsString]) -> bool {
+    arguments.first().and_then(|program| Path::new(program).file_name()).is_some_and(|name| name == PLUGIN)
+}
 
 /// The half with this program name.
 fn half_of(program: &OsString) -> Option<Half> {
@@ -63,6 +72,15 @@ mod tests {
             );
         }
         assert_eq!(completed.last(), Some(&OsString::from("--safety-up=2")), "what was given comes last");
+    }
+
+    #[rstest]
+    #[case::in_a_folder("/usr/local/bin/kubectl-mcm", true)]
+    #[case::by_its_name("kubectl-mcm", true)]
+    #[case::our_own_name("mcm", false)]
+    #[case::a_folder_of_that_name("/kubectl-mcm/mcm", false)]
+    fn the_name_of_the_plugin_is_known(#[case] program: &str, #[case] expected: bool) {
+        assert_eq!(is_plugin(&line(&[program, "why", "x"])), expected);
     }
 
     #[rstest]

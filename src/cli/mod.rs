@@ -20,6 +20,7 @@ pub mod manifests;
 pub mod migrate_storage;
 pub mod offline;
 pub mod output;
+pub mod plugin;
 pub mod rbac;
 pub mod rollback;
 pub mod serve;
@@ -35,7 +36,7 @@ use std::{
     process::ExitCode,
 };
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use kube_values::syntax::dns1123_subdomain;
 
 use crate::DriverSet;
@@ -80,6 +81,9 @@ pub enum Command {
     Version(version::VersionArgs),
     /// Print a completion script
     Completion(CompletionArgs),
+    /// A command for people who look after machines.
+    #[command(flatten)]
+    Plugin(plugin::PluginCommand),
 }
 
 /// Flags of `mcm completion`.
@@ -128,7 +132,7 @@ impl From<io::Error> for Failure {
 
 /// Runs the command of a command line with the drivers of the program. The first argument is the name of the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>, drivers: DriverSet) -> ExitCode {
-    let cli = match Cli::try_parse_from(normalised(called_as::completed(arguments.into_iter().collect()))) {
+    let cli = match parsed(normalised(called_as::completed(arguments.into_iter().collect()))) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are such errors too; clap chooses stream and exit code for each. A closed stream is not a failure,
@@ -148,6 +152,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, drivers: DriverSet) ->
             failure.exit_code()
         }
     }
+}
+
+/// The command line, read as one of kubectl's plugin if the program was called by that name.
+fn parsed(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let is_plugin = called_as::is_plugin(&arguments);
+    let mut command = if is_plugin { plugin::as_plugin(Cli::command()) } else { Cli::command() };
+    let mut matches = command.try_get_matches_from_mut(arguments)?;
+    Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command))
 }
 
 impl Command {
@@ -172,6 +184,7 @@ impl Command {
                 clap_complete::generate(args.shell, &mut Cli::command(), "mcm", &mut script);
                 Ok(out.write_all(&script)?)
             }
+            Self::Plugin(command) => command.run(out),
         }
     }
 }

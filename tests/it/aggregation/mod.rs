@@ -3,6 +3,7 @@
 mod drains;
 mod kubectl;
 mod plans;
+mod plugin;
 mod views;
 
 use std::{sync::Arc, time::Duration};

@@ -1,0 +1,546 @@
+//! The computed views, as a client reads them: their shapes as far as commands need them, and the requests.
+//!
+//! A view may be absent, broken or forbidden. That is noticed once, reported once on standard error, and the command goes on with the
+//! stored objects. The server's side of the views is in `extension/`. Source: spec/packaging §5.3, docs/views.md.
+
+use std::{
+    cell::{Cell, OnceCell},
+    time::Duration,
+};
+
+use http::Method;
+use jiff::Timestamp;
+use kube::Client;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::output::Source;
+use crate::extension::view::{GROUP, VERSION};
+use controller_runtime::{error::ApiError, objects::call};
+use kube_values::duration::GoDuration;
+
+/// How long the command waits to learn whether the views are served.
+const NOTICED_WITHIN: Duration = Duration::from_secs(2);
+/// Objects per page of a list.
+const PAGE: u32 = 500;
+
+/// A `MachineOutlook`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Outlook {
+    /// Its metadata: that of the machine.
+    pub metadata: Named,
+    /// The stage of the machine.
+    pub stage: String,
+    /// The time limits.
+    pub deadlines: Vec<Limit>,
+    /// The next effects.
+    pub next_effects: Vec<Effect>,
+    /// The waits.
+    pub blockers: Vec<Blocker>,
+}
+
+/// The name of an object.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Named {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The UID.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// A time limit of a machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limit {
+    /// The name of the limit.
+    pub name: String,
+    /// When it expires.
+    pub at: Timestamp,
+    /// The consequence.
+    pub on_expiry: String,
+}
+
+/// An effect that the machine controller would have.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Effect {
+    /// The effect.
+    pub effect: String,
+    /// The object that it changes.
+    pub target: Option<Object>,
+    /// When, unless it is now.
+    pub at: Option<Timestamp>,
+}
+
+/// An object that an effect changes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Object {
+    /// The kind.
+    pub kind: String,
+    /// The name.
+    pub name: String,
+}
+
+/// A wait of a machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocker {
+    /// The reason in CamelCase.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub message: String,
+    /// Since when.
+    pub since: Option<Timestamp>,
+    /// What ends the wait.
+    pub resolved_by: Option<String>,
+}
+
+/// A `ProviderMachine`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Vm {
+    /// Its name.
+    pub metadata: Named,
+    /// The identity at the provider.
+    #[serde(rename = "providerID")]
+    pub provider_id: String,
+    /// Whether a machine has the VM.
+    pub state: String,
+    /// The machine.
+    pub machine_ref: Option<Named>,
+    /// Details about a VM without a machine.
+    pub orphan: Option<Orphan>,
+}
+
+/// Details about a VM without a machine.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Orphan {
+    /// Since when.
+    pub since: Timestamp,
+    /// The earliest time of its deletion.
+    pub will_be_deleted_after: Option<Timestamp>,
+    /// Why it is an orphan.
+    pub reason: String,
+}
+
+/// The status of a `RolloutPlan`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutPlan {
+    /// The judgement of admission.
+    pub admission: Admission,
+    /// The strategy.
+    pub strategy: String,
+    /// The machines that are deleted, in order.
+    pub to_replace: Vec<Replaced>,
+    /// The machines that are updated in place, in order.
+    pub to_update: Vec<Replaced>,
+    /// Machines that stay.
+    pub to_keep: i32,
+    /// Machines that are made.
+    pub to_create: i32,
+    /// The steps.
+    pub steps: Vec<Step>,
+    /// Most machines at a time.
+    pub peak_machines: i32,
+    /// Least available machines at a time.
+    pub min_available: i32,
+    /// How long it takes.
+    pub estimated_duration: GoDuration,
+    /// Why it does not end.
+    pub stuck: Option<Stuck>,
+    /// Why the plan ends before the rollout.
+    pub truncated_because: Option<String>,
+}
+
+/// The judgement of admission.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Admission {
+    /// Whether the change would be admitted.
+    pub allowed: bool,
+    /// Why not.
+    pub errors: Vec<FieldMessage>,
+    /// Warnings.
+    pub warnings: Vec<String>,
+}
+
+/// A message about a field.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct FieldMessage {
+    /// The path of the field.
+    pub field: String,
+    /// The message.
+    pub message: String,
+}
+
+/// A machine that is replaced or updated in place.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Replaced {
+    /// The name.
+    pub name: String,
+    /// Its Node.
+    pub node: Option<String>,
+    /// Its phase.
+    pub phase: String,
+    /// Its place in the order.
+    pub order: i32,
+    /// Why.
+    pub reason: String,
+}
+
+/// A step of a rollout.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Step {
+    /// The set.
+    pub machine_set: String,
+    /// Wanted machines before.
+    pub from: i32,
+    /// Wanted machines after.
+    pub to: i32,
+    /// Machines of the deployment after the step.
+    pub total: i32,
+    /// Available machines after the step.
+    pub available: i32,
+    /// Time from now.
+    pub at: GoDuration,
+}
+
+/// Why a rollout does not end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Stuck {
+    /// The reason in CamelCase.
+    pub reason: String,
+    /// The reason as a sentence.
+    pub message: String,
+}
+
+/// The status of a `DrainPlan`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DrainPlan {
+    /// The machine.
+    pub machine_name: String,
+    /// The Node.
+    pub node_name: String,
+    /// Normal, Force or Skipped.
+    pub mode: String,
+    /// Why nothing is drained.
+    pub skipped_because: Option<String>,
+    /// The pods that leave, in order.
+    pub waves: Vec<Wave>,
+    /// The pods that no budget lets go.
+    pub blocked: Vec<BlockedPod>,
+    /// Counts of pods.
+    pub totals: Totals,
+    /// How long it takes.
+    pub estimated_duration: GoDuration,
+    /// When the attempt ends.
+    #[schemars(with = "Option<String>")]
+    pub deadline: Option<Timestamp>,
+    /// Whether pods are deleted by force.
+    pub will_force: bool,
+    /// Why the plan is not whole.
+    pub truncated_because: Option<String>,
+}
+
+/// Pods that leave at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Wave {
+    /// How they leave.
+    pub kind: String,
+    /// The pods.
+    pub pods: Vec<Named>,
+    /// How long it takes.
+    pub estimate: GoDuration,
+}
+
+/// A pod that no budget lets go.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BlockedPod {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The budget.
+    pub budget: Budget,
+    /// Whether the budget can never allow an eviction.
+    pub misconfigured: bool,
+    /// When the pod is deleted without an eviction.
+    #[schemars(with = "Option<String>")]
+    pub forced_after: Option<Timestamp>,
+}
+
+/// A disruption budget.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Budget {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// Evictions that it allows now.
+    pub disruptions_allowed: i32,
+}
+
+/// Counts of pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Totals {
+    /// Pods that leave.
+    pub pods: i32,
+    /// Pods that leave and whose volumes move.
+    pub with_volumes: i32,
+    /// Pods that stay.
+    pub ignored: i32,
+}
+
+/// An object whose status has the answer.
+#[derive(Deserialize)]
+struct WithStatus<T> {
+    status: T,
+}
+
+/// A page of a list.
+#[derive(Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+    #[serde(default)]
+    metadata: ListMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ListMeta {
+    r#continue: String,
+}
+
+/// The answer to a request for a plan.
+#[derive(Debug)]
+pub enum Planned<T> {
+    /// The plan.
+    Plan(T),
+    /// The server knows no such object, or refuses the review. The text says why.
+    Refused(String),
+    /// The views can't be used. It has been reported.
+    NoViews,
+}
+
+/// A client of the views.
+pub struct Views {
+    client: Client,
+    /// Why the views are not used, once that is known. The inner value is `None` while they are used.
+    unusable: OnceCell<Option<String>>,
+    /// Whether a view was asked and could not be used.
+    has_failed: Cell<bool>,
+}
+
+impl Views {
+    /// The views behind the API server of this client. No request is sent yet.
+    pub fn new(client: Client) -> Self {
+        Self { client, unusable: OnceCell::new(), has_failed: Cell::new(false) }
+    }
+
+    /// What the answers so far were made from.
+    pub fn source(&self) -> Source {
+        match self.unusable.get() {
+            Some(None) if !self.has_failed.get() => Source::Views,
+            Some(_) | None => Source::Stored,
+        }
+    }
+
+    /// The outlooks of a namespace, or of all. `None`: the views can't be used.
+    pub async fn outlooks(&self, namespace: Option<&str>) -> Option<Vec<Outlook>> {
+        self.list(namespace, "machineoutlooks").await
+    }
+
+    /// The VMs of a namespace. `None`: the views can't be used.
+    pub async fn vms(&self, namespace: &str) -> Option<Vec<Vm>> {
+        self.list(Some(namespace), "providermachines").await
+    }
+
+    /// The rest of the rollout of a deployment.
+    pub async fn rollout_plan(&self, namespace: &str, name: &str) -> Planned<RolloutPlan> {
+        self.plan(Method::GET, &format!("namespaces/{namespace}/rolloutplans/{name}"), None).await
+    }
+
+    /// The rollout of a proposal: a `RolloutPlan` with a specification.
+    pub async fn proposed_rollout(&self, namespace: &str, review: &Value) -> Planned<RolloutPlan> {
+        self.plan(Method::POST, &format!("namespaces/{namespace}/rolloutplans"), Some(review)).await
+    }
+
+    /// The drain of a node: a `DrainPlan` with a specification.
+    pub async fn drain_plan(&self, namespace: &str, review: &Value) -> Planned<DrainPlan> {
+        self.plan(Method::POST, &format!("namespaces/{namespace}/drainplans"), Some(review)).await
+    }
+
+    async fn plan<T: DeserializeOwned>(&self, method: Method, path: &str, review: Option<&Value>) -> Planned<T> {
+        if !self.are_served().await {
+            return Planned::NoViews;
+        }
+        match self.send::<WithStatus<T>>(method, path, review).await {
+            Ok(plan) => Planned::Plan(plan.status),
+            Err(ApiError::NotFound(text) | ApiError::Invalid(text) | ApiError::Other(text)) => Planned::Refused(text),
+            Err(error) => {
+                self.fail(&error);
+                Planned::NoViews
+            }
+        }
+    }
+
+    async fn list<T: DeserializeOwned>(&self, namespace: Option<&str>, plural: &str) -> Option<Vec<T>> {
+        if !self.are_served().await {
+            return None;
+        }
+        let within = namespace.map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
+        let mut all = Vec::new();
+        let mut after = String::new();
+        loop {
+            let token = if after.is_empty() { String::new() } else { format!("&continue={after}") };
+            let page = self.send::<List<T>>(Method::GET, &format!("{within}{plural}?limit={PAGE}{token}"), None).await;
+            match page {
+                Ok(page) => {
+                    all.extend(page.items);
+                    after = page.metadata.r#continue;
+                    if after.is_empty() {
+                        return Some(all);
+                    }
+                }
+                Err(error) => {
+                    self.fail(&error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Whether the views are registered and answer. Asked once.
+    async fn are_served(&self) -> bool {
+        if let Some(known) = self.unusable.get() {
+            return known.is_none();
+        }
+        let asked = tokio::time::timeout(NOTICED_WITHIN, self.send::<Value>(Method::GET, "", None)).await;
+        let why = match asked {
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(why_unusable(&error)),
+            Err(_) => Some(format!("no answer within {} s", NOTICED_WITHIN.as_secs())),
+        };
+        if let Some(why) = &why {
+            report(why);
+        }
+        self.unusable.get_or_init(|| why).is_none()
+    }
+
+    /// Reports that a view can't be used although the group is served.
+    fn fail(&self, error: &ApiError) {
+        self.has_failed.set(true);
+        report(&why_unusable(error));
+    }
+
+    async fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, ApiError> {
+        let separator = if path.is_empty() { "" } else { "/" };
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("/apis/{GROUP}/{VERSION}{separator}{path}"))
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body.into_bytes())
+            .map_err(|error| ApiError::Other(error.to_string()))?;
+        call(self.client.request::<T>(request)).await
+    }
+}
+
+/// Why the views can't be used, and what helps.
+fn why_unusable(error: &ApiError) -> String {
+    match error {
+        ApiError::NotFound(_) | ApiError::NotServed(_) => "they are not registered in this cluster".to_owned(),
+        ApiError::Forbidden(text) => {
+            format!("{text}; the ClusterRoles mcm-views-reader and mcm-views-planner grant the views")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn report(why: &str) {
+    eprintln!("mcm: the views can't be used, so the answer is made from stored objects: {why}");
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::client::Body;
+    use rstest::rstest;
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// How the API server answers.
+    #[derive(Clone, Copy)]
+    enum Server {
+        Answers,
+        /// The group is not registered.
+        Knows404,
+        /// The registered server does not answer the API server.
+        Says503,
+        /// The user may discover the group, and read no view.
+        Forbids,
+        Silent,
+    }
+
+    fn client(server: Server) -> Client {
+        let failure = |code: u16, reason: &str| json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": reason });
+        let service = tower::service_fn(move |request: http::Request<Body>| async move {
+            let is_list = request.uri().path().contains("machineoutlooks");
+            let second = request.uri().query().unwrap_or_default().contains("continue=next");
+            let list = json!({ "items": [{ "metadata": { "name": if second { "m-2" } else { "m-1" } } }],
+                "metadata": { "continue": if second { "" } else { "next" } } });
+            let (code, body) = match server {
+                Server::Silent => std::future::pending().await,
+                Server::Knows404 => (404, failure(404, "NotFound")),
+                Server::Says503 => (503, failure(503, "ServiceUnavailable")),
+                Server::Forbids if is_list => (403, failure(403, "Forbidden")),
+                Server::Answers if is_list => (200, list),
+                Server::Answers | Server::Forbids => (200, json!({ "resources": [] })),
+            };
+            let answer = http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+            Ok::<_, tower::BoxError>(answer.expect("a response"))
+        });
+        Client::new(service, "ns")
+    }
+
+    #[rstest]
+    #[case::served(Server::Answers, Some(2), Source::Views)]
+    #[case::not_registered(Server::Knows404, None, Source::Stored)]
+    #[case::down(Server::Says503, None, Source::Stored)]
+    #[case::forbidden(Server::Forbids, None, Source::Stored)]
+    #[case::silent(Server::Silent, None, Source::Stored)]
+    #[tokio::test(start_paused = true)]
+    async fn pk_070_views_that_cannot_be_used_are_noticed_within_two_seconds(
+        #[case] server: Server,
+        #[case] expected: Option<usize>,
+        #[case] source: Source,
+    ) {
+        let (views, began) = (Views::new(client(server)), Instant::now());
+        assert_eq!(views.source(), Source::Stored, "nothing was asked yet");
+        for _ in 0..2 {
+            assert_eq!(views.outlooks(Some("ns")).await.map(|all| all.len()), expected);
+            assert_eq!(views.source(), source);
+        }
+        // Timers are exact to a millisecond.
+        let limit = NOTICED_WITHIN + Duration::from_millis(1);
+        assert!(began.elapsed() <= limit, "asked once: {:?}", began.elapsed());
+    }
+}
