@@ -111,23 +111,25 @@ fn every_mentioned_file_exists() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Every long flag of every command.
+/// Every long flag of every command, also of commands below commands.
 fn flags() -> BTreeSet<String> {
-    let help = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().expect("mcm starts");
-        String::from_utf8(output.stdout).expect("UTF-8")
-    };
-    let commands = help(&["--help"]);
-    let section = commands.split("Commands:").nth(1).expect("it lists its commands");
-    let names = section.lines().skip(1).take_while(|line| !line.is_empty());
-    let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let flag = Regex::new(r"(?m)^\s+(?:-\w, )?(--[a-z0-9-]+)").expect("a pattern");
     let mut found = BTreeSet::new();
-    for name in names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
-        found.extend(flag.captures_iter(&help(&[name, "--help"])).map(|found| found[1].to_owned()));
-    }
+    flags_below(&[], &mut found);
     assert!(found.len() > 100, "only {} flags found", found.len());
     found
+}
+
+fn flags_below(command: &[&str], found: &mut BTreeSet<String>) {
+    let output = Command::new(env!("CARGO_BIN_EXE_mcm")).args(command).arg("--help").output().expect("mcm starts");
+    let help = String::from_utf8(output.stdout).expect("UTF-8");
+    let flag = Regex::new(r"(?m)^\s+(?:-\w, )?(--[a-z0-9-]+)").expect("a pattern");
+    found.extend(flag.captures_iter(&help).map(|found| found[1].to_owned()));
+    let section = help.split("Commands:").nth(1).unwrap_or_default();
+    let names = section.lines().skip(1).take_while(|line| !line.is_empty());
+    let names = names.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    for name in names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        flags_below(&[command, &[name]].concat(), found);
+    }
 }
 
 #[test]
