@@ -16,17 +16,6 @@ use regex::Regex;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Metrics of the specification (§4.1) that another change declares. Remove each when it is declared.
-pub const PENDING: &[(&str, &[&str])] = &[
-    ("mcm_build_info", &["version", "commit", "profile"]),
-    ("mcm_leader", &["lease"]),
-    ("mcm_cache_last_event_seconds", &["cluster", "kind"]),
-    ("mcm_machines_overdue", &["namespace", "stage"]),
-    ("mcm_machines_waiting", &["namespace", "reason"]),
-    ("mcm_machine_deletions_total", &["namespace", "reason"]),
-    ("mcm_crd_stored_version_unserved", &[]),
-];
-
 /// Metrics that this program does not declare itself: of API servers (kube-apiserver 1.36), of Prometheus, of the library for processes.
 const OF_OTHERS: &[(&str, &[&str])] = &[
     ("apiserver_admission_webhook_rejection_count", &["name", "type", "operation", "error_type", "rejection_code"]),
@@ -81,7 +70,7 @@ fn declared() -> Declared {
 /// With the metrics of others.
 fn known() -> Declared {
     let mut known = declared();
-    for (name, labels) in PENDING.iter().chain(OF_OTHERS) {
+    for (name, labels) in OF_OTHERS {
         known.insert((*name).to_owned(), labels.iter().map(|label| (*label).to_owned()).collect());
     }
     known
@@ -239,12 +228,4 @@ fn each_selector_of_our_metrics_begins_with_the_job() {
             assert!(found.get(2).is_some(), "{name}: {} has no job", &found[1]);
         }
     }
-}
-
-/// What is declared is not pending any more.
-#[test]
-fn no_pending_metric_is_declared() {
-    let declared = declared();
-    let both: Vec<_> = PENDING.iter().map(|(name, _)| *name).filter(|name| declared.contains_key(*name)).collect();
-    assert!(both.is_empty(), "remove them from PENDING: {both:?}");
 }
