@@ -88,7 +88,7 @@ mod tests {
         #[case] new: Option<Building<Machine>>,
         #[case] begins: bool,
     ) {
-        let snapshot = |machine: Building<Machine>| machine.snapshot();
+        let snapshot = Building::<Machine>::snapshot;
         let change = Change { old: old.map(snapshot), new: new.map(snapshot) };
         assert_eq!(begins_to_go(&change).is_some(), begins);
     }

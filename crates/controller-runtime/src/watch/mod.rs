@@ -169,8 +169,11 @@ pub struct Watches {
     jitter: Arc<dyn Fn() -> u64 + Send + Sync>,
     silent_after: Duration,
     cluster: WatchedCluster,
-    health: Arc<Mutex<BTreeMap<(WatchedCluster, &'static str), Arc<Health>>>>,
+    health: Arc<Mutex<HealthOfWatches>>,
 }
+
+/// The state of each watch, by cluster and kind.
+type HealthOfWatches = BTreeMap<(WatchedCluster, &'static str), Arc<Health>>;
 
 impl Watches {
     /// No watches yet. `jitter` is a source of random numbers.
@@ -245,7 +248,7 @@ impl Watches {
         Arc::clone(self.lock().entry((self.cluster, kind)).or_default())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(WatchedCluster, &'static str), Arc<Health>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HealthOfWatches> {
         lock(&self.health)
     }
 }
