@@ -6,9 +6,9 @@ use cloud_client::{Client, Failure, FailureKind};
 use jiff::Timestamp;
 use kube_values::field::Findings;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm, Machine,
-    MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec, SameInstance, SecretData, Status,
-    VmIdentity, VolumeIdsRequest, async_trait, same_instance,
+    CancellationToken, Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, Instant,
+    ListRequest, ListedVm, Machine, MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec,
+    SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
@@ -18,15 +18,16 @@ use crate::{
     credentials::Source,
     ec2::{Ec2, Session},
     errors,
-    invisible::InvisibleInstances,
     launch::{Launch, run_instances},
     lookup::{
         self, AfterMismatch, Assigned, EarlierLaunch, InstanceLocation, Missing, MissingPrefixes, VISIBILITY_TIMEOUT,
     },
+    memory::Memory,
     options::AwsOptions,
-    recent::Recent,
+    query::Query,
     sign,
     spec::Spec,
+    state::Kept,
 };
 
 /// The most client tokens that one creation tries.
@@ -44,16 +45,6 @@ pub struct AwsDriver {
     memory: Memory,
 }
 
-/// What the driver remembers of its requests, because EC2 shows their effects with a delay.
-#[derive(Default)]
-struct Memory {
-    invisible: InvisibleInstances,
-    /// The launched instances, by id.
-    launches: Recent<()>,
-    /// The prefixes of network interfaces, by the ids of the interfaces.
-    prefixes: Recent<Assigned>,
-}
-
 impl AwsDriver {
     /// A driver with these options.
     pub fn new(options: AwsOptions) -> Self {
@@ -69,7 +60,7 @@ impl AwsDriver {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
         let info =
             DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
-        Self { info, ec2, memory: Memory::default() }
+        Self { info, ec2, memory: Memory::beginning() }
     }
 
     /// The machine of a request.
@@ -163,6 +154,27 @@ impl<'a> Subject<'a> {
         is_launched || lookup::may_be_shown_later(self.machine, Timestamp::now())
     }
 
+    /// The live instances of a machine without a provider id that EC2 does not find by the machine's name.
+    ///
+    /// # Errors
+    /// `Unavailable` if one may have been launched that EC2 does not show yet.
+    async fn found_by_token(&self, ec2: &Session<'_>) -> Result<Vec<Instance>, Status> {
+        let hidden = || Ok::<_, Status>(lookup::perhaps_not_shown_yet(self.name()?));
+        match self.memory.asked.get(&self.token()?, Instant::now()) {
+            Some(token) => {
+                let mut found = ec2.instances(InstanceQuery::Token(&token)).await?;
+                // EC2 shows an ended instance for an hour. Without any instance the launched one is not shown yet.
+                if found.is_empty() {
+                    return Err(hidden()?);
+                }
+                found.retain(|instance| !instance.has_ended());
+                Ok(found)
+            }
+            None if self.memory.tenure().has_unseen_launch_before(self.machine) => Err(hidden()?),
+            None => Ok(Vec::new()),
+        }
+    }
+
     /// What the instance lacks of the settings of the class.
     fn missing(&self, instance: &Instance) -> Missing {
         Missing::of(instance, &self.spec, |interface| self.memory.prefixes.get(interface, Instant::now()))
@@ -221,7 +233,7 @@ impl<'a> Subject<'a> {
                 user_data,
                 token: &token,
             })?;
-            match ec2.launch(&query).await {
+            match self.asked(ec2, &base, &token, &query).await {
                 Ok(instance) if !instance.has_ended() => {
                     self.memory.launches.put(&instance.id, (), Instant::now());
                     return Ok(instance);
@@ -247,6 +259,21 @@ impl<'a> Subject<'a> {
             }
         }
         Err(Status::new(Code::Internal, "the instances of all earlier creations of this machine have ended"))
+    }
+
+    /// Sends a launch request, and remembers that it may have launched an instance.
+    async fn asked(&self, ec2: &Session<'_>, base: &str, token: &str, query: &Query) -> Result<Instance, Failure> {
+        let before = self.memory.asked.get(base, Instant::now());
+        // This call may end without an answer.
+        self.memory.asked.put(base, token.to_owned(), Instant::now());
+        let answer = ec2.launch(query).await;
+        if answer.as_ref().is_err_and(errors::has_launched_nothing) {
+            match before {
+                Some(before) => self.memory.asked.put(base, before, Instant::now()),
+                None => self.memory.asked.forget(base),
+            }
+        }
+        answer
     }
 
     /// Waits until EC2 shows an instance that it has just made.
@@ -326,6 +353,12 @@ impl Driver for AwsDriver {
         Some(Spec::read(class).ok()?.owner_tags()?.owner().clone())
     }
 
+    async fn begin(&self, _stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
+        // Another process may have launched instances until now.
+        self.memory.begin_tenure();
+        Ok(Vec::new())
+    }
+
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
         AwsClasses.validate(class, found);
     }
@@ -339,7 +372,7 @@ impl Driver for AwsDriver {
         // Ended instances are needed, too, because their client tokens can't be used again.
         let (live, ended): (Vec<_>, Vec<_>) =
             subject.named(&ec2, States::Any).await?.into_iter().partition(|instance| !instance.has_ended());
-        let instance = match live.len() {
+        let (instance, launched) = match live.len() {
             0 => {
                 let ami = &subject.spec.ami;
                 let Some(image) = ec2.image(ami).await? else {
@@ -350,12 +383,22 @@ impl Driver for AwsDriver {
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
                 let launched = subject.launched(&ec2, &root_device, attempt).await?;
-                subject.visible(&ec2, launched).await?
+                let state = Kept { launched: Timestamp::now() }.state();
+                let remembering = |status| Status { last_known_state: Some(state.clone()), ..status };
+                let instance = subject.visible(&ec2, launched).await.map_err(remembering)?;
+                (instance, state)
             }
-            1 => live.into_iter().next().unwrap_or_default(),
+            1 => {
+                let instance = live.into_iter().next().unwrap_or_default();
+                let launched = instance.launched.unwrap_or_else(Timestamp::now);
+                (instance, Kept { launched }.state())
+            }
             _ => return Err(lookup::too_many(&live)),
         };
-        Ok(CreatedVm { vm: subject.created(ec2.region, &instance)?, last_known_state: None })
+        match subject.created(ec2.region, &instance) {
+            Ok(vm) => Ok(CreatedVm { vm, last_known_state: Some(launched) }),
+            Err(status) => Err(Status { last_known_state: Some(launched), ..status }),
+        }
     }
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
@@ -412,6 +455,9 @@ impl Driver for AwsDriver {
                 Ok(instance) => ending.extend(instance),
                 Err(status) => failed = Some(status),
             }
+        }
+        if location.is_none() && ending.is_empty() {
+            ending = subject.found_by_token(&ec2).await?;
         }
         // A failure does not stop the others.
         for instance in &ending {

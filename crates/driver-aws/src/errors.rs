@@ -121,6 +121,11 @@ pub fn has_done_nothing(failure: &Failure) -> bool {
     }
 }
 
+/// Whether a failed launch request has certainly launched nothing, and no earlier request with its token has.
+pub fn has_launched_nothing(failure: &Failure) -> bool {
+    failure.reason != TOKEN_MISMATCH && has_done_nothing(failure)
+}
+
 /// The machine code for a launch that ended with a terminated instance, by the state reason of the instance.
 pub fn code_of_end(reason: &str) -> Code {
     if EXHAUSTED_REASONS.contains(&reason) { Code::ResourceExhausted } else { Code::Internal }

@@ -29,6 +29,8 @@ mod launch;
 #[cfg(feature = "driver")]
 mod lookup;
 #[cfg(feature = "driver")]
+mod memory;
+#[cfg(feature = "driver")]
 mod options;
 #[cfg(feature = "driver")]
 mod query;
@@ -42,6 +44,8 @@ mod secret;
 mod sign;
 #[cfg(feature = "driver")]
 mod spec;
+#[cfg(feature = "driver")]
+mod state;
 #[cfg(feature = "driver")]
 mod xml;
 

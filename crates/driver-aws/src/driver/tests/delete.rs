@@ -1,5 +1,9 @@
 //! Deletions.
 
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use machine_api::v1alpha1::OperationType;
+
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -116,6 +120,98 @@ async fn a_22_an_instance_that_ec2_shows_is_not_gone_if_its_termination_says_so(
     assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
     rig.delete().await.unwrap();
     assert_eq!(rig.ec2.live().len(), 0);
+}
+
+/// The process that launched the instance has ended, and the deletion has overwritten the last operation of the machine.
+#[rstest]
+#[case::seconds_ago(10, Err(Code::Unavailable))]
+#[case::long_ago(301, Ok(()))]
+#[tokio::test(start_paused = true)]
+async fn a_22_the_state_of_a_machine_tells_another_process_when_its_instance_was_launched(
+    #[case] seconds: i64,
+    #[case] expected: Result<(), Code>,
+) {
+    let mut rig = Rig::new(json!({}));
+    let created = rig.create().await.unwrap();
+    let now = Timestamp::now();
+    let kept = Kept::of(&created.last_known_state.unwrap()).unwrap();
+    assert!(now.duration_since(kept.launched) < SignedDuration::from_secs(60), "{kept:?}");
+    let launched = now - SignedDuration::from_secs(seconds);
+    rig.another_process_leads();
+    rig.machine.spec.provider_id = created.vm.provider_id;
+    rig.made_ago(3600);
+    rig.machine.status.last_known_state = Kept { launched }.state();
+    rig.machine.status.last_operation.operation = OperationType::Delete;
+    rig.machine.status.last_operation.last_update_time = Some(Time(now));
+    rig.ec2.state().vms.clear();
+    assert_eq!(rig.delete().await.map(drop).map_err(|status| status.code), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_22_a_failed_creation_keeps_the_time_of_its_launch() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.state().launches = Some(("terminated", "Server.InternalError"));
+    let state = rig.create().await.unwrap_err().last_known_state;
+    assert!(state.as_deref().and_then(Kept::of).is_some(), "{state:?}");
+}
+
+/// The reply of the launch is lost, and EC2 does not show the instance yet.
+#[tokio::test(start_paused = true)]
+async fn a_22_a_machine_without_provider_id_stays_while_its_instance_may_be_shown_late() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    let hidden = std::mem::take(&mut rig.ec2.state().vms);
+    let refused = rig.delete().await.unwrap_err();
+    assert_eq!(refused.code, Code::Unavailable, "{}", refused.message);
+    assert!(refused.message.contains("no instance of machine m-1"), "{}", refused.message);
+    rig.ec2.state().vms = hidden;
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+    rig.delete().await.unwrap();
+}
+
+/// EC2 finds the instance by its token and not by its tags.
+#[tokio::test(start_paused = true)]
+async fn a_22_an_instance_without_tags_of_a_machine_without_provider_id_is_found_by_its_token() {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    rig.ec2.state().vms[0].tags.clear();
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
+#[rstest]
+#[case::refused(Fault::Error(500, "InsufficientInstanceCapacity"), 0, Ok(()))]
+#[case::of_an_earlier_launch(Fault::Error(400, "IdempotentParameterMismatch"), 0, Err(Code::Unavailable))]
+#[case::without_an_answer(Fault::LostReply, 299, Err(Code::Unavailable))]
+#[case::without_an_answer_long_ago(Fault::LostReply, 300, Ok(()))]
+#[tokio::test(start_paused = true)]
+async fn a_22_a_machine_without_provider_id_goes_after_a_launch(
+    #[case] fault: Fault,
+    #[case] seconds: u64,
+    #[case] expected: Result<(), Code>,
+) {
+    let rig = Rig::new(json!({}));
+    rig.ec2.fails("RunInstances", [fault]);
+    rig.create().await.unwrap_err();
+    rig.ec2.state().vms.clear();
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    assert_eq!(rig.delete().await.map(drop).map_err(|status| status.code), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_22_a_new_leader_waits_for_instances_that_its_predecessor_may_have_launched() {
+    let mut rig = Rig::new(json!({}));
+    rig.made_ago(60);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    tokio::time::sleep(VISIBILITY_TIMEOUT).await;
+    rig.delete().await.unwrap();
+    rig.driver.begin(CancellationToken::new()).await.unwrap();
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.made_ago(-60);
+    rig.delete().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

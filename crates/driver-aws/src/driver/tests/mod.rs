@@ -11,7 +11,11 @@ mod status;
 use std::{collections::BTreeMap, sync::Arc};
 
 use cloud_client::Limits;
-use k8s_openapi::api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource};
+use jiff::SignedDuration;
+use k8s_openapi::{
+    api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use machine_driver::contract;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -71,6 +75,17 @@ impl Rig {
         machine.metadata.name = Some("m-1".to_owned());
         machine.metadata.uid = Some("uid-1".to_owned());
         Self { ec2, driver, patch, machine, secret: secret() }
+    }
+
+    /// Another process leads from now on. It remembers nothing.
+    fn another_process_leads(&mut self) {
+        let client = Client::new(self.ec2.clone(), Limits { rate: 1000.0, burst: 1000.0 });
+        self.driver = AwsDriver::through(client, AwsOptions::default());
+    }
+
+    /// The machine was made so many seconds ago.
+    fn made_ago(&mut self, seconds: i64) {
+        self.machine.metadata.creation_timestamp = Some(Time(Timestamp::now() - SignedDuration::from_secs(seconds)));
     }
 
     fn named(mut self, provider_id: &str) -> Self {
