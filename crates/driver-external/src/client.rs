@@ -22,7 +22,6 @@ use machine_driver::{
     VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 use tokio::sync::watch;
-use tonic::transport::Channel;
 
 use crate::{
     address::Address,
@@ -30,6 +29,7 @@ use crate::{
     codes,
     connection::{self, TlsFiles},
     convert::{self, CallHead},
+    grpc_only::GrpcOnly,
     info::Accepted,
     info_history::InfoHistory,
     keeper,
@@ -312,7 +312,7 @@ impl ExternalDriver {
 }
 
 /// The client of one connection.
-type Client = DriverClient<Channel>;
+type Client = DriverClient<GrpcOnly>;
 /// The request of a call about one machine.
 type AboutMachine = tonic::Request<crate::wire::driver::MachineRequest>;
 /// The pending answer of a call.

@@ -18,9 +18,12 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
 };
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
-use crate::address::Address;
+use crate::{
+    address::Address,
+    grpc_only::{self, GrpcOnly},
+};
 
 /// The longest time that connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -92,7 +95,7 @@ pub(crate) fn describe(error: &tonic::Status) -> String {
 ///
 /// # Errors
 /// Why there is no connection. Nothing has been sent to a peer whose identity is not verified.
-pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<Channel, ConnectError> {
+pub async fn connect(address: &Address, files: Option<&TlsFiles>) -> Result<GrpcOnly, ConnectError> {
     let connecting = async {
         match address {
             Address::Unix(path) => over(unix(path).await?).await,
@@ -189,7 +192,7 @@ fn parsed<T>(file: &Path, parse: fn(&[u8]) -> Result<T, TlsError>) -> Result<T, 
 }
 
 /// A gRPC channel over one stream. It never reconnects by itself, because the identity of the peer must be verified for each connection.
-async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Channel, ConnectError> {
+async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<GrpcOnly, ConnectError> {
     let stream = Mutex::new(Some(TokioIo::new(stream)));
     let once = tower::service_fn(move |_: tonic::transport::Uri| {
         let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -200,7 +203,7 @@ async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> R
         .keep_alive_timeout(KEEP_ALIVE.1)
         .keep_alive_while_idle(true)
         .http2_max_header_list_size(LONGEST_HEADERS);
-    Ok(endpoint.connect_with_connector(once).await?)
+    Ok(grpc_only::over(endpoint.connect_with_connector(once).await?))
 }
 
 #[cfg(test)]

@@ -6,13 +6,13 @@ use futures::{Stream, StreamExt as _, stream};
 use machine_driver::Code;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::Channel;
 
 use crate::{
     address::Address,
     client::{DriverState, Shared},
     codes,
     connection::{self, TlsFiles},
+    grpc_only::GrpcOnly,
     info::{self, Accepted},
     link::{LinkState, pause},
     wire::{
@@ -89,7 +89,7 @@ impl LoggedProblems {
 ///
 /// # Errors
 /// Why there is no usable connection.
-async fn connect(shared: &Shared, address: &Address, files: Option<&TlsFiles>) -> Result<(Channel, Accepted), String> {
+async fn connect(shared: &Shared, address: &Address, files: Option<&TlsFiles>) -> Result<(GrpcOnly, Accepted), String> {
     let channel = connection::connect(address, files).await.map_err(|error| connection::with_causes(&error))?;
     let answer = get_info(shared, &mut client(channel.clone())).await.map_err(|unanswered| unanswered.why)?;
     let before = shared.history.last().accepted.as_ref();
@@ -107,7 +107,7 @@ struct Unanswered {
 
 async fn get_info(
     shared: &Shared,
-    client: &mut DriverClient<Channel>,
+    client: &mut DriverClient<GrpcOnly>,
 ) -> Result<crate::wire::driver::GetInfoResponse, Unanswered> {
     let request =
         GetInfoRequest { mcm_version: shared.version.clone(), supported_protocols: vec![info::PROTOCOL.to_string()] };
@@ -125,14 +125,14 @@ async fn get_info(
 }
 
 /// The client of a connection.
-fn client(channel: Channel) -> DriverClient<Channel> {
+fn client(channel: GrpcOnly) -> DriverClient<GrpcOnly> {
     DriverClient::new(channel).max_decoding_message_size(LONGEST_MESSAGE).max_encoding_message_size(LONGEST_MESSAGE)
 }
 
 /// Lets calls use a connection until it must be replaced, and returns the reason.
 async fn use_connection(
     shared: &Shared,
-    channel: Channel,
+    channel: GrpcOnly,
     accepted: Accepted,
     files: Option<&TlsFiles>,
     mut program_ended: watch::Receiver<()>,
@@ -185,7 +185,7 @@ fn is_unimplemented(error: &tonic::Status) -> bool {
 ///
 /// `GetInfo` is also called for a driver with a health service, because its process may hang. The calls also keep the connection in use: some
 /// gRPC servers close an idle connection with pings only.
-async fn watch_health(shared: &Shared, channel: Channel) -> String {
+async fn watch_health(shared: &Shared, channel: GrpcOnly) -> String {
     let mut health = HealthClient::new(channel.clone());
     let mut driver = client(channel.clone());
     let mut probes = std::pin::pin!(probes(shared, channel));
@@ -247,7 +247,7 @@ async fn sleep_until(time: Option<Instant>) {
 }
 
 async fn open_watch(
-    health: &mut HealthClient<Channel>,
+    health: &mut HealthClient<GrpcOnly>,
 ) -> Result<tonic::Streaming<HealthCheckResponse>, tonic::Status> {
     let opening = health.watch(HealthCheckRequest::default());
     match tokio::time::timeout(ANSWER_TIMEOUT, opening).await {
@@ -267,7 +267,7 @@ async fn next_health(
 }
 
 /// Calls `GetInfo` again and again, with a pause of `check_interval` before each call.
-fn probes(shared: &Shared, channel: Channel) -> impl Stream<Item = Result<(), Unanswered>> {
+fn probes(shared: &Shared, channel: GrpcOnly) -> impl Stream<Item = Result<(), Unanswered>> {
     stream::unfold(client(channel), async |mut client| {
         tokio::time::sleep(shared.check_interval).await;
         let answer = get_info(shared, &mut client).await.map(drop);

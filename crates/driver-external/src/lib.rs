@@ -10,6 +10,7 @@ mod client;
 mod codes;
 mod connection;
 mod convert;
+mod grpc_only;
 mod info;
 mod info_history;
 mod keeper;

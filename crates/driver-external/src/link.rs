@@ -12,9 +12,9 @@ use tokio::{
     sync::{Semaphore, watch},
     time::Instant,
 };
-use tonic::transport::Channel;
 
 use crate::{
+    grpc_only::GrpcOnly,
     info::Accepted,
     wire::driver::{Op, driver_client::DriverClient},
 };
@@ -70,7 +70,7 @@ pub fn link_state(was_connected: bool, unhealthy_for: Option<Duration>, down_aft
 #[derive(Clone)]
 pub struct Session {
     /// The client of the connection.
-    pub client: DriverClient<Channel>,
+    pub client: DriverClient<GrpcOnly>,
     /// The answer of the driver to `GetInfo`.
     pub accepted: Arc<Accepted>,
     /// Limits the calls that run at once, if the driver asks for a limit.
@@ -117,7 +117,7 @@ impl Link {
     }
 
     /// Records a new connection.
-    pub fn connected(&self, client: DriverClient<Channel>, accepted: Arc<Accepted>) {
+    pub fn connected(&self, client: DriverClient<GrpcOnly>, accepted: Arc<Accepted>) {
         {
             let mut state = self.state();
             state.sessions += 1;

@@ -68,6 +68,33 @@ async fn a_peer_that_speaks_no_grpc_gets_no_secret(#[case] behaviour: Behaviour)
     assert!(!String::from_utf8_lossy(&received.lock().unwrap()).contains("hunter2"));
 }
 
+#[rstest]
+#[case::in_place_of_an_answer(200)]
+#[case::refused(403)]
+#[case::without_a_route(404)]
+#[case::without_a_backend(503)]
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_a_proxy_is_no_answer_of_the_driver(#[case] status: u16) {
+    let peer = Peer::new(Script::default());
+    let running_peer = RunningPeer::new(&peer);
+    let client = TestClient::of(&running_peer).await;
+    peer.script.lock().unwrap().page = Some(status);
+    let refused = [
+        client.driver.delete_machine(&cx(), request("worker-1")).await.unwrap_err(),
+        client.status().await.unwrap_err(),
+    ];
+    for refused in refused {
+        assert_eq!(refused.code, Code::Unavailable, "{}", refused.message);
+        assert!(
+            refused.message.contains(&format!("HTTP status {status} and content type text/html")),
+            "{}",
+            refused.message
+        );
+    }
+    peer.script.lock().unwrap().page = None;
+    client.status().await.expect("the connection lasts");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unresponsive_driver_is_down_but_its_running_calls_may_still_end() {
     let peer = Peer::new(Script { creation: Duration::from_secs(14), ..Script::default() });

@@ -48,6 +48,8 @@ pub struct Script {
     pub unresponsive: bool,
     /// Whether watching the health fails.
     pub is_without_health: bool,
+    /// The HTTP status of the page with which a proxy answers in place of the driver.
+    pub page: Option<u16>,
     /// The value of the header `grpc-status` of all failures, in place of their code.
     pub number: Option<&'static str>,
 }
@@ -71,6 +73,7 @@ impl Default for Script {
             creation: Duration::ZERO,
             unresponsive: false,
             is_without_health: false,
+            page: None,
             number: None,
         }
     }
@@ -116,6 +119,12 @@ impl Peer {
         S: tokio::io::AsyncRead + tokio::io::AsyncWrite + tonic::transport::server::Connected + Unpin + Send + 'static,
     {
         let number = self.script.lock().unwrap().number;
+        let script = Arc::clone(&self.script);
+        let proxied = tower::util::MapResponseLayer::new(move |answer: http::Response<tonic::body::Body>| {
+            let Some(status) = script.lock().unwrap().page else { return answer };
+            let page = tonic::body::Body::new("<html>no route</html>".to_owned());
+            http::Response::builder().status(status).header("content-type", "text/html").body(page).unwrap()
+        });
         let renumbered = tower::util::MapResponseLayer::new(move |mut answer: http::Response<tonic::body::Body>| {
             if let (Some(number), Some(status)) = (number, answer.headers_mut().get_mut("grpc-status")) {
                 *status = http::HeaderValue::from_static(number);
@@ -123,6 +132,7 @@ impl Peer {
             answer
         });
         tonic::transport::Server::builder()
+            .layer(proxied)
             .layer(renumbered)
             .add_service(DriverServer::new(self.clone()))
             .add_service(HealthServer::new(self))
