@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use crate::{
     address::Address,
     attempts::{Attempts, request_id},
-    codes,
+    codes::{self, Sender},
     connection::{self, TlsFiles},
     convert::{self, CallHead},
     grpc_only::GrpcOnly,
@@ -34,6 +34,7 @@ use crate::{
     info_history::InfoHistory,
     keeper,
     link::{DOWN_AFTER, Link, RETRY_WITHIN, may_resend},
+    proven::{self, Knowledge, ProvenOperations},
     supervise,
     wire::driver::{ListMachinesChunk, NodeIdCompare, Op, driver_client::DriverClient},
 };
@@ -115,6 +116,7 @@ pub struct Shared {
     /// Is notified when the program of the driver has ended. Its connection must be replaced then, also if it lasts.
     pub(crate) program_ended: watch::Sender<()>,
     attempts: Attempts,
+    proven: ProvenOperations,
     /// When the driver approved a class with its Secret, by their fingerprint.
     approvals: Mutex<BTreeMap<u64, Instant>>,
 }
@@ -146,6 +148,7 @@ impl ExternalDriver {
             on_change: options.on_change,
             program_ended: watch::Sender::new(()),
             attempts: Attempts::default(),
+            proven: ProvenOperations::default(),
             approvals: Mutex::default(),
         };
         Self { shared: Arc::new(shared), place: options.place, tls: options.tls, is_kept: AtomicBool::new(false) }
@@ -242,15 +245,28 @@ impl ExternalDriver {
             request.set_timeout(left);
             let answer = tokio::time::timeout_at(deadline, send(session.client.clone(), request)).await;
             sent += 1;
+            let version = &session.accepted.version;
             let error = match answer.map_err(|_| late())? {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    self.shared.proven.record(version, op);
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             if codes::is_late(&error) {
                 return Err(late());
             }
             if !connection::is_lost(&error) {
-                return Err(checked_code(op, codes::from_wire(&error)));
+                let (status, sender) = (codes::from_wire(&error), codes::sender_of(&error));
+                if proven::proves(status.code, sender) {
+                    self.shared.proven.record(version, op);
+                }
+                // An `Unimplemented` of the driver itself is taken as it is.
+                let knowledge = match sender {
+                    Sender::Driver => Knowledge::Unknown,
+                    Sender::Unclear => self.shared.proven.knowledge(version, op),
+                };
+                return Err(proven::judged(op, knowledge, status));
             }
             // The driver also knows the deadline, and may have ended the call a moment earlier than this process.
             if deadline.saturating_duration_since(Instant::now()) < DEADLINE_TOLERANCE {
@@ -325,15 +341,6 @@ fn fingerprint(request: &crate::wire::driver::ValidateRequest) -> u64 {
     let secret: BTreeMap<_, _> = request.secret.iter().collect();
     secret.hash(&mut hasher);
     hasher.finish()
-}
-
-/// Corrects the code of a failure. Every driver must implement creation and deletion, so `Unimplemented` is an internal error for these
-/// operations.
-fn checked_code(op: Op, status: Status) -> Status {
-    match (op, status.code) {
-        (Op::Create | Op::Delete, Code::Unimplemented) => Status { code: Code::Internal, ..status },
-        _ => status,
-    }
 }
 
 /// The most memory that a list may take, in bytes. It is enough for about 400,000 VMs.

@@ -77,6 +77,24 @@ pub fn from_wire(answer: &tonic::Status) -> Status {
     status
 }
 
+/// The sender of a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The driver: the failure has the form of drivers.
+    Driver,
+    /// The driver, or a proxy that speaks gRPC.
+    Unclear,
+}
+
+/// The sender of a failure.
+pub fn sender_of(answer: &tonic::Status) -> Sender {
+    if detail(answer.details()).is_some() || text_form(answer.message()).is_some() {
+        Sender::Driver
+    } else {
+        Sender::Unclear
+    }
+}
+
 /// Whether the deadline ended a call. tonic reports this on both sides as `Cancelled`, with a fixed text.
 pub fn is_late(answer: &tonic::Status) -> bool {
     answer.code() == tonic::Code::Cancelled && answer.message() == tonic::TimeoutExpired(()).to_string()
@@ -192,6 +210,15 @@ mod tests {
     #[case::another_code(tonic::Code::Unavailable, "Timeout expired", false)]
     fn a_call_that_was_ended_by_its_deadline(#[case] code: tonic::Code, #[case] text: &str, #[case] expected: bool) {
         assert_eq!(is_late(&tonic::Status::new(code, text)), expected);
+    }
+
+    #[test]
+    fn a_failure_in_the_form_of_drivers_is_of_the_driver() {
+        let mut status = Status::new(Code::Unimplemented, "no");
+        assert_eq!(sender_of(&to_wire(&status)), Sender::Unclear);
+        status.last_known_state = Some("state".to_owned());
+        assert_eq!(sender_of(&to_wire(&status)), Sender::Driver);
+        assert_eq!(sender_of(&tonic::Status::internal(status.to_string())), Sender::Driver);
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod info;
 mod info_history;
 mod keeper;
 mod link;
+mod proven;
 mod server;
 mod supervise;
 pub mod wire;

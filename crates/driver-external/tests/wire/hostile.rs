@@ -95,6 +95,27 @@ async fn the_page_of_a_proxy_is_no_answer_of_the_driver(#[case] status: u16) {
     client.status().await.expect("the connection lasts");
 }
 
+/// A proxy between the manager and the driver has no route for a moment, and says so as a gRPC server does.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_that_the_driver_has_answered_is_implemented() {
+    let answer = Script::default().status;
+    let unimplemented = || Err(tonic::Status::unimplemented(""));
+    let peer = Peer::new(Script { status: unimplemented(), ..Script::default() });
+    let mut running_peer = RunningPeer::new(&peer);
+    let client = TestClient::of(&running_peer).await;
+    assert_eq!(code(client.status().await), Code::Unimplemented, "it has not answered yet");
+    peer.script.lock().unwrap().status = answer;
+    client.status().await.unwrap();
+    peer.script.lock().unwrap().status = unimplemented();
+    let refused = client.status().await.unwrap_err();
+    assert_eq!(refused.code, Code::Unavailable);
+    assert!(refused.message.contains("STATUS has the answer Unimplemented, but the driver"), "{}", refused.message);
+    peer.script.lock().unwrap().info.version = "2".to_owned();
+    tokio::task::block_in_place(|| running_peer.restart(&peer));
+    until(|| client.driver.accepted().is_some_and(|info| info.version == "2")).await;
+    assert_eq!(code(client.status().await), Code::Unimplemented, "another version may lack the operation");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unresponsive_driver_is_down_but_its_running_calls_may_still_end() {
     let peer = Peer::new(Script { creation: Duration::from_secs(14), ..Script::default() });
