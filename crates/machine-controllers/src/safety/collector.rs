@@ -207,7 +207,7 @@ impl Collector {
         let of_store = |vm: machine_driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
             let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref()).on_list_of(&on_list);
-            if let Some(doubt) = claim.doubt() {
+            if let Some(doubt) = claim.doubt(machine.as_ref()) {
                 tracing::warn!(
                     %class, vm = vm.provider_id, machine = vm.machine_name, doubt, "a VM on the provider's list is kept"
                 );

@@ -145,9 +145,13 @@ impl Claim {
         }
     }
 
-    /// The fault of the list's entry because of which the VM is kept.
-    pub fn doubt(&self) -> Option<String> {
+    /// The fault of the list's entry because of which the VM is kept. `machine` is the machine with the name in the list.
+    ///
+    /// The VM of a machine that is being deleted may be gone from the list while the deletion waits for its volumes, which the list of some providers
+    /// shows. That is no fault.
+    pub fn doubt(&self, machine: Option<&MachineSnapshot>) -> Option<String> {
         match self {
+            Self::Respelled(_) if machine.is_some_and(MachineSnapshot::is_deleting) => None,
             Self::Unnamed => Some("the entry has no machine's name".to_owned()),
             Self::Unidentified => Some("the entry has no provider id".to_owned()),
             Self::Respelled(own) => Some(format!(
@@ -358,6 +362,16 @@ mod tests {
     #[case::one_that_is_deleted_and_has_another(Some(machine(MachinePhase::Terminating, "cloud:///w")), Claim::OtherVm("cloud:///w".to_owned()))]
     fn a_machine_claims_its_vm(#[case] machine: Option<Machine>, #[case] expected: Claim) {
         assert_eq!(claim("cloud:///v", machine.map(Into::into).as_ref()), expected);
+    }
+
+    #[rstest]
+    #[case::a_new_spelling(machine(MachinePhase::Running, "cloud:///w"), true)]
+    #[case::its_vm_has_been_deleted(leaving("cloud:///w", ""), false)]
+    fn a_machine_whose_vm_is_not_listed_causes_doubt(#[case] machine: Machine, #[case] expected: bool) {
+        let machine: MachineSnapshot = machine.into();
+        let claim = claim("cloud:///v", Some(&machine)).on_list_of(&BTreeSet::new());
+        assert_eq!(claim, Claim::Respelled("cloud:///w".to_owned()), "the VM is kept");
+        assert_eq!(claim.doubt(Some(&machine)).is_some(), expected);
     }
 
     fn vm(id: &str, claim: Claim) -> ListedVm {
