@@ -11,11 +11,10 @@ use std::{
 };
 
 use futures::{StreamExt, future::join_all, stream};
-use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    orphans::{self, Claim, Deletion, Guards, claim},
+    orphans::{self, Claim, Deletion, Guards, Suspicion, claim},
     patches,
     unmanaged::{self, LiveAnswer},
 };
@@ -60,9 +59,6 @@ pub const LEAST_PERIOD: Duration = Duration::from_secs(10);
 /// block.
 pub type ListListener = Arc<dyn Fn(&MachineClass, &[machine_driver::ListedVm]) + Send + Sync>;
 
-/// The pause after a failed deletion of an orphan. With more orphans than a pass deletes, the next pass follows after a minute all the same.
-const FAILED_DELETION_PAUSE: Duration = Duration::from_secs(5 * 60);
-
 /// The store of Nodes.
 pub type NodeStore = Arc<Store<NodeSnapshot>>;
 
@@ -101,8 +97,8 @@ pub struct CollectorDeps {
 /// Deletes VMs without a machine, and releases Nodes without a machine.
 pub struct Collector {
     deps: CollectorDeps,
-    /// Start of the suspicion for each suspected VM, by class and provider id.
-    suspects: Mutex<BTreeMap<ObjectKey, BTreeMap<String, Timestamp>>>,
+    /// The suspicion of each suspected VM, by class and provider id.
+    suspects: Mutex<BTreeMap<ObjectKey, BTreeMap<String, Suspicion>>>,
     decision: Decision<orphans::Observation, orphans::Plan>,
     /// VMs that are being deleted. Two classes may list the same VM.
     under_way: Mutex<BTreeSet<String>>,
@@ -171,7 +167,7 @@ impl Collector {
         let found = plan.suspects.len();
         lock(&self.suspects).insert(key, plan.suspects);
         let failed = self.delete(&class, found, plan.deletions, &driver, &secret).await;
-        let retry = failed.then_some(FAILED_DELETION_PAUSE);
+        let retry = failed.then_some(self.deps.guards.retry_after);
         let next = [Some(period), plan.next, retry].into_iter().flatten().min().unwrap_or(period);
         Outcome::LookAgain(next.max(LEAST_PERIOD), "the next look at the provider")
     }
@@ -188,8 +184,8 @@ impl Collector {
         self.deps.guards
     }
 
-    /// Start of the suspicion for each suspected VM of a class, by provider id.
-    pub fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Timestamp> {
+    /// The suspicion of each suspected VM of a class, by provider id.
+    pub fn suspects_of(&self, class: &ObjectKey) -> BTreeMap<String, Suspicion> {
         lock(&self.suspects).get(class).cloned().unwrap_or_default()
     }
 
@@ -279,9 +275,8 @@ impl Collector {
                 }
                 Err(error) => {
                     failed = true;
-                    // The others are deleted before it is tried again.
                     if let Some(suspects) = lock(&self.suspects).get_mut(&key) {
-                        suspects.insert(deletion.provider_id.clone(), self.deps.clock.now());
+                        suspects.insert(deletion.provider_id.clone(), Suspicion::DeletionFailed(self.deps.clock.now()));
                     }
                     tracing::warn!(class = %key, vm = deletion.provider_id, error, "a VM without a machine could not be deleted");
                 }

@@ -14,10 +14,10 @@ use machine_api::v1alpha1::MachinePhase;
 use machine_driver::same_instance::instance_key;
 use serde::Serialize;
 
-use crate::{machine::plan::deletion_stage::DeletionStage, snapshots::MachineSnapshot};
+use crate::{machine::plan::deletion_stage::DeletionStage, snapshots::MachineSnapshot, times::after};
 
 /// Version of the observation's serialised form.
-pub const OBSERVATION_VERSION: u32 = 1;
+pub const OBSERVATION_VERSION: u32 = 2;
 /// Name of the rule by which orphans are deleted.
 pub const RULE: &str = "orphan-vm";
 
@@ -26,6 +26,8 @@ pub const RULE: &str = "orphan-vm";
 pub struct Guards {
     /// Time between the first verdict and the deletion.
     pub confirm_after: Duration,
+    /// Time between a failed deletion and the next one of the same VM.
+    pub retry_after: Duration,
     /// Minimum age of a VM that is deleted, if the provider reports the age.
     pub least_age: Duration,
     /// Maximum number of VMs deleted in one pass over a class.
@@ -38,6 +40,7 @@ impl Default for Guards {
     fn default() -> Self {
         Self {
             confirm_after: Duration::from_secs(60),
+            retry_after: Duration::from_secs(5 * 60),
             least_age: Duration::from_secs(5 * 60),
             deletions: 10,
             reads: 50,
@@ -175,6 +178,37 @@ pub struct ListedVm {
     pub claim: Claim,
 }
 
+/// The last event because of which a VM is suspected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum Suspicion {
+    /// The first verdict, at this time.
+    Since(Timestamp),
+    /// A failed deletion, at this time.
+    DeletionFailed(Timestamp),
+}
+
+impl Suspicion {
+    /// The time of the event.
+    pub const fn at(self) -> Timestamp {
+        match self {
+            Self::Since(at) | Self::DeletionFailed(at) => at,
+        }
+    }
+
+    /// The time between the event and the next deletion.
+    const fn pause(self, guards: &Guards) -> Duration {
+        match self {
+            Self::Since(_) => guards.confirm_after,
+            Self::DeletionFailed(_) => guards.retry_after,
+        }
+    }
+
+    /// The time of the next deletion, independent of the age of the VM.
+    fn due(self, guards: &Guards) -> Timestamp {
+        after(self.at(), self.pause(guards))
+    }
+}
+
 /// Everything that the decision about one class depends on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Observation {
@@ -184,8 +218,8 @@ pub struct Observation {
     pub now: Timestamp,
     /// The VMs that the provider listed.
     pub vms: Vec<ListedVm>,
-    /// Start of the suspicion for each suspected VM, by provider id.
-    pub suspects: BTreeMap<String, Timestamp>,
+    /// The suspicion of each suspected VM, by provider id.
+    pub suspects: BTreeMap<String, Suspicion>,
     /// The limits of deletions.
     pub guards: Guards,
 }
@@ -205,7 +239,7 @@ pub struct Deletion {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// The suspected VMs from now on.
-    pub suspects: BTreeMap<String, Timestamp>,
+    pub suspects: BTreeMap<String, Suspicion>,
     /// The VMs to delete.
     pub deletions: Vec<Deletion>,
     /// Time until the next pass if there are suspects; otherwise the period decides.
@@ -214,13 +248,13 @@ pub struct Plan {
 
 /// The provider ids of the VMs whose machines are read from the API server. `vms` have the claims from the stores.
 ///
-/// Half of the reads are for suspected VMs, those suspected for the longest time first, and half for the others, in the provider's order. Reads that
-/// one half does not need are for the other half. Thus suspects that can't be deleted do not keep other VMs from being suspected, and a crowd of
-/// other VMs does not keep suspects from being confirmed.
-pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>, guards: &Guards) -> Vec<String> {
+/// Half of the reads are for suspected VMs, those whose deletion is due first, and half for the others, in the provider's order. Reads that one half
+/// does not need are for the other half. Thus suspects that can't be deleted do not keep other VMs from being suspected, and a crowd of other VMs does
+/// not keep suspects from being confirmed.
+pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Suspicion>, guards: &Guards) -> Vec<String> {
     let suspicious = vms.iter().map(|vm| (suspects.get(&vm.provider_id), vm)).filter(|(_, vm)| vm.claim.is_orphaned());
     let (mut suspected, others): (Vec<_>, Vec<_>) = suspicious.partition(|(since, _)| since.is_some());
-    suspected.sort_by_key(|(since, _)| *since);
+    suspected.sort_by_key(|(suspicion, _)| suspicion.map(|suspicion| suspicion.due(guards)));
     let for_others = others.len().min(guards.reads.saturating_sub(suspected.len()).max(guards.reads / 2));
     suspected.truncate(guards.reads - for_others);
     suspected.into_iter().chain(others.into_iter().take(for_others)).map(|(_, vm)| vm.provider_id.clone()).collect()
@@ -228,28 +262,28 @@ pub fn to_be_confirmed(vms: &[ListedVm], suspects: &BTreeMap<String, Timestamp>,
 
 /// Decides which VMs are suspected, and which of them are deleted. The claims come from the API server, not from the stores.
 ///
-/// Those suspected for the longest time are deleted first. The suspicion of a VM that can't be deleted starts again, so that such VMs do not keep
-/// the others from being deleted.
+/// Those whose deletion has been due for the longest time are deleted first. A failed deletion is tried again after a pause, so that VMs that can't be
+/// deleted neither keep the others from being deleted nor cost the provider requests in every pass.
 pub fn decide(seen: &Observation) -> Plan {
     let mut plan = Plan::default();
-    let mut ready: Vec<(Timestamp, &ListedVm)> = Vec::new();
+    let mut ready: Vec<(Suspicion, &ListedVm)> = Vec::new();
     for vm in &seen.vms {
         // A suspicion from the future is from before the clock was set back; it starts again.
-        let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|since| *since <= seen.now);
-        let since = match (&vm.claim, suspected) {
+        let suspected = seen.suspects.get(&vm.provider_id).copied().filter(|suspicion| suspicion.at() <= seen.now);
+        let suspicion = match (&vm.claim, suspected) {
             // Without an answer a suspicion is neither confirmed nor cleared.
-            (Claim::Unknown, Some(since)) => {
-                plan.suspects.insert(vm.provider_id.clone(), since);
+            (Claim::Unknown, Some(suspicion)) => {
+                plan.suspects.insert(vm.provider_id.clone(), suspicion);
                 plan.look_again_within(seen.guards.confirm_after);
                 continue;
             }
-            (claim, since) if claim.is_orphaned() => since.unwrap_or(seen.now),
+            (claim, suspicion) if claim.is_orphaned() => suspicion.unwrap_or(Suspicion::Since(seen.now)),
             _ => continue,
         };
-        plan.suspects.insert(vm.provider_id.clone(), since);
-        let wait = still_to_wait(vm.created, since, &seen.guards, seen.now);
+        plan.suspects.insert(vm.provider_id.clone(), suspicion);
+        let wait = still_to_wait(vm.created, suspicion, &seen.guards, seen.now);
         if wait.is_zero() {
-            ready.push((since, vm));
+            ready.push((suspicion, vm));
         } else {
             plan.look_again_within(wait);
         }
@@ -257,9 +291,9 @@ pub fn decide(seen: &Observation) -> Plan {
     if ready.len() > seen.guards.deletions {
         plan.look_again_within(seen.guards.confirm_after);
     }
-    // The sort is stable: VMs suspected since the same time stay in the order of the list.
-    ready.sort_by_key(|(since, _)| *since);
-    let deletion = |(_, vm): (Timestamp, &ListedVm)| Deletion {
+    // The sort is stable: VMs that are due at the same time stay in the order of the list.
+    ready.sort_by_key(|(suspicion, _)| suspicion.due(&seen.guards));
+    let deletion = |(_, vm): (Suspicion, &ListedVm)| Deletion {
         provider_id: vm.provider_id.clone(),
         machine: vm.machine.clone(),
         rule: RULE,
@@ -269,19 +303,14 @@ pub fn decide(seen: &Observation) -> Plan {
 }
 
 /// The time until an orphan may be deleted; `created` is when it was made, if the provider reports that.
-pub fn still_to_wait(
-    created: Option<Timestamp>,
-    suspected_since: Timestamp,
-    guards: &Guards,
-    now: Timestamp,
-) -> Duration {
+pub fn still_to_wait(created: Option<Timestamp>, suspicion: Suspicion, guards: &Guards, now: Timestamp) -> Duration {
     let remaining = |since: Timestamp, length: Duration| {
         // A time in the future comes from differing clocks; then the whole length is waited.
         length.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default())
     };
-    let verdict = remaining(suspected_since, guards.confirm_after);
+    let pause = remaining(suspicion.at(), suspicion.pause(guards));
     let age = created.map(|created| remaining(created, guards.least_age)).unwrap_or_default();
-    verdict.max(age)
+    pause.max(age)
 }
 
 impl Plan {
@@ -305,7 +334,7 @@ mod tests {
 
     #[test]
     fn a_suspicion_of_before_the_clock_was_set_back_begins_anew() {
-        let look = |suspects: BTreeMap<String, Timestamp>, second: i64| {
+        let look = |suspects: BTreeMap<String, Suspicion>, second: i64| {
             let vm =
                 ListedVm { provider_id: "p".to_owned(), machine: "m".to_owned(), created: None, claim: Claim::Nobody };
             let guards = Guards { confirm_after: Duration::from_secs(60), ..Guards::default() };
@@ -378,6 +407,11 @@ mod tests {
         ListedVm { provider_id: id.to_owned(), machine: "m".to_owned(), created: None, claim }
     }
 
+    /// A suspicion that began `seconds` ago.
+    fn since(seconds: i64) -> Suspicion {
+        Suspicion::Since(at(-seconds))
+    }
+
     /// An orphan that has been suspected for `suspected` seconds and was made `made` seconds ago.
     fn decided(suspected: Option<i64>, made: Option<i64>, claim: Claim) -> Plan {
         let listed = ListedVm { created: made.map(|age| at(-age)), ..vm("v", claim) };
@@ -385,7 +419,7 @@ mod tests {
             version: OBSERVATION_VERSION,
             now: at(0),
             vms: vec![listed],
-            suspects: suspected.map(|since| ("v".to_owned(), at(-since))).into_iter().collect(),
+            suspects: suspected.map(|seconds| ("v".to_owned(), since(seconds))).into_iter().collect(),
             guards: Guards::default(),
         })
     }
@@ -416,11 +450,40 @@ mod tests {
     #[test]
     fn mc_250_ten_go_in_one_run_and_the_rest_later() {
         let vms: Vec<ListedVm> = (0..50).map(|n| vm(&format!("v{n:02}"), Claim::Nobody)).collect();
-        let suspects = vms.iter().map(|vm| (vm.provider_id.clone(), at(-90))).collect();
+        let suspects = vms.iter().map(|vm| (vm.provider_id.clone(), since(90))).collect();
         let plan =
             decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards: Guards::default() });
         assert_eq!((plan.deletions.len(), plan.suspects.len()), (10, 50));
         assert_eq!(plan.next, Some(Duration::from_secs(60)));
+    }
+
+    /// A cloud refuses to delete 12 VMs.
+    #[rstest]
+    #[case::a_minute_ago(60, 0, 240)]
+    #[case::almost_long_enough_ago(299, 0, 1)]
+    #[case::long_enough_ago(300, 10, 60)]
+    fn a_failed_deletion_is_tried_again_after_five_minutes(
+        #[case] failed: i64,
+        #[case] deletions: usize,
+        #[case] next_seconds: u64,
+    ) {
+        let vms: Vec<ListedVm> = (0..12).map(|n| vm(&format!("v{n:02}"), Claim::Nobody)).collect();
+        let failure = Suspicion::DeletionFailed(at(-failed));
+        let suspects = vms.iter().map(|vm| (vm.provider_id.clone(), failure)).collect();
+        let plan =
+            decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards: Guards::default() });
+        assert_eq!((plan.deletions.len(), plan.next), (deletions, Some(Duration::from_secs(next_seconds))));
+        assert!(plan.suspects.values().all(|suspicion| *suspicion == failure), "{:?}", plan.suspects);
+    }
+
+    #[test]
+    fn a_new_orphan_goes_before_a_second_try() {
+        let vms = vec![vm("refused", Claim::Nobody), vm("new", Claim::Nobody)];
+        let suspects =
+            [("refused".to_owned(), Suspicion::DeletionFailed(at(-310))), ("new".to_owned(), since(100))].into();
+        let guards = Guards { deletions: 1, ..Guards::default() };
+        let plan = decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards });
+        assert_eq!(plan.deletions[0].provider_id, "new", "it has been due for 40 s, and the other one for 10 s");
     }
 
     #[rstest]
@@ -430,7 +493,7 @@ mod tests {
     fn the_order_of_deletions(#[case] suspected: &[i64], #[case] expected: &[&str]) {
         let id = |n: usize| format!("v{n}");
         let vms = (0..suspected.len()).map(|n| vm(&id(n), Claim::Nobody)).collect();
-        let suspects = suspected.iter().enumerate().map(|(n, since)| (id(n), at(-since))).collect();
+        let suspects = suspected.iter().enumerate().map(|(n, seconds)| (id(n), since(*seconds))).collect();
         let guards = Guards { deletions: 2, ..Guards::default() };
         let plan = decide(&Observation { version: OBSERVATION_VERSION, now: at(0), vms, suspects, guards });
         let deleted: Vec<&str> = plan.deletions.iter().map(|deletion| deletion.provider_id.as_str()).collect();
@@ -457,7 +520,7 @@ mod tests {
             version: OBSERVATION_VERSION,
             now: at(0),
             vms: Vec::new(),
-            suspects: [("v".to_owned(), at(-90))].into(),
+            suspects: [("v".to_owned(), since(90))].into(),
             guards: Guards::default(),
         };
         assert_eq!(decide(&seen), Plan::default());
@@ -473,8 +536,8 @@ mod tests {
     #[case::none(&[], &[])]
     fn suspects_and_other_vms_share_the_reads(#[case] listed: &[&str], #[case] expected: &[&str]) {
         let vms: Vec<ListedVm> = listed.iter().map(|id| vm(id, Claim::Nobody)).collect();
-        let since = |seconds: i64| (format!("s{seconds}"), at(-seconds));
+        let suspect = |seconds: i64| (format!("s{seconds}"), since(seconds));
         let guards = Guards { reads: 4, ..Guards::default() };
-        assert_eq!(to_be_confirmed(&vms, &(1..=5).map(since).collect(), &guards), expected);
+        assert_eq!(to_be_confirmed(&vms, &(1..=5).map(suspect).collect(), &guards), expected);
     }
 }

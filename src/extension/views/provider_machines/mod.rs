@@ -40,7 +40,7 @@ use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
 use machine_controllers::{
     machine::observation::{Freeze, condition, shared_instance::first_owner},
-    safety::orphans::Claim,
+    safety::orphans::{Claim, Suspicion},
     snapshots::MachineSnapshot,
     times::{rfc3339, since},
     views::BY_NAMESPACE,
@@ -320,19 +320,20 @@ impl<'a> Inputs<'a> {
                 .classes
                 .iter()
                 .filter_map(|class| collector.suspects_of(&ObjectKey::of(&**class)).get(&vm.provider_id).copied())
-                .min()
+                .min_by_key(|suspicion| suspicion.at())
         });
         let seen = inventory.snapshot.as_ref().map_or(self.now, |snapshot| snapshot.taken);
-        let since = suspected.unwrap_or(seen);
+        let suspicion = suspected.unwrap_or(Suspicion::Since(seen));
         let acts = (self.sources.is_leading)() && self.sources.outlooks.freeze() == Freeze::Flowing;
-        let last =
-            collector.filter(|_| acts).map(|collector| deleted_after(vm.created, since, &collector.guards(), self.now));
+        let last = collector
+            .filter(|_| acts)
+            .map(|collector| deleted_after(vm.created, suspicion, &collector.guards(), self.now));
         let reason = match claim {
             Claim::OtherVm(other) => format!("machine {} has another VM: {other}", vm.machine_name),
             Claim::Leaving => format!("machine {} is being deleted and has several VMs", vm.machine_name),
             _ => format!("no machine {} exists", vm.machine_name),
         };
-        Orphan { since: rfc3339(since), will_be_deleted_after: last.map(rfc3339), reason: scrubbed(&reason) }
+        Orphan { since: rfc3339(suspicion.at()), will_be_deleted_after: last.map(rfc3339), reason: scrubbed(&reason) }
     }
 
     fn status(&self, inventory: Option<&Inventory>) -> Status {

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use machine_api::v1alpha1::MachinePhase;
 use machine_controllers::{
-    safety::orphans::{Claim, Guards, still_to_wait},
+    safety::orphans::{Claim, Guards, Suspicion, still_to_wait},
     snapshots::MachineSnapshot,
     times::after,
 };
@@ -97,8 +97,8 @@ pub fn state_of_machine(machine: &MachineSnapshot, listed: Option<Timestamp>) ->
 }
 
 /// The earliest time at which an orphan may be deleted.
-pub fn deleted_after(created: Option<Timestamp>, since: Timestamp, guards: &Guards, now: Timestamp) -> Timestamp {
-    after(now, still_to_wait(created, since, guards, now))
+pub fn deleted_after(created: Option<Timestamp>, suspicion: Suspicion, guards: &Guards, now: Timestamp) -> Timestamp {
+    after(now, still_to_wait(created, suspicion, guards, now))
 }
 
 #[cfg(test)]
@@ -169,8 +169,10 @@ mod tests {
     #[test]
     fn an_orphan_waits_for_its_second_verdict_and_its_age() {
         let guards = Guards::default();
-        assert_eq!(deleted_after(None, at(-10), &guards, at(0)), at(50));
-        assert_eq!(deleted_after(Some(at(-60)), at(-10), &guards, at(0)), at(240));
-        assert_eq!(deleted_after(None, at(-90), &guards, at(0)), at(0));
+        let since = |seconds| Suspicion::Since(at(-seconds));
+        assert_eq!(deleted_after(None, since(10), &guards, at(0)), at(50));
+        assert_eq!(deleted_after(Some(at(-60)), since(10), &guards, at(0)), at(240));
+        assert_eq!(deleted_after(None, since(90), &guards, at(0)), at(0));
+        assert_eq!(deleted_after(None, Suspicion::DeletionFailed(at(-90)), &guards, at(0)), at(210));
     }
 }

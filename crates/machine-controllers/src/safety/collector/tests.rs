@@ -23,6 +23,8 @@ struct Provider {
     info: Mutex<Option<&'static DriverInfo>>,
     vms: Mutex<Vec<(String, ListedVm)>>,
     deleted: Mutex<Vec<String>>,
+    /// The number of all requests for a deletion.
+    tries: Mutex<usize>,
 }
 
 #[async_trait]
@@ -46,6 +48,7 @@ impl Driver for Provider {
 
     async fn delete_machine(&self, _: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let id = request.machine.spec.provider_id.clone();
+        *lock(&self.tries) += 1;
         if request.machine.name_any().starts_with("stuck") {
             return Err(Status::new(Code::FailedPrecondition, "it is protected from deletion"));
         }
@@ -411,6 +414,21 @@ async fn orphans_that_can_not_be_deleted_do_not_keep_new_ones_from_being_suspect
         scene.look("c").await;
     }
     assert_eq!(scene.deleted(), ["new"]);
+}
+
+/// More orphans than a pass deletes, with a short period.
+#[tokio::test(start_paused = true)]
+async fn orphans_that_can_not_be_deleted_are_tried_every_five_minutes() {
+    let mut scene = Scene::new(&["c"]);
+    scene.collector.deps.period = LEAST_PERIOD;
+    (0..25).for_each(|n| scene.vm("c", &format!("v{n:02}"), &format!("stuck{n}")));
+    let mut passed = Duration::ZERO;
+    for (until, tries) in [(60, 0), (90, 25), (360, 25), (390, 50)] {
+        while passed < Duration::from_secs(until) {
+            passed += scene.look("c").await;
+        }
+        assert_eq!(*lock(&scene.provider.tries), tries, "before {passed:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
