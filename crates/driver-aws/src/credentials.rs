@@ -29,6 +29,23 @@ pub struct Credentials {
     pub expires: Option<Timestamp>,
 }
 
+impl Credentials {
+    /// The failure without the secrets of these credentials, which a service may have repeated.
+    pub fn redacted(&self, failure: Failure) -> Failure {
+        redacted(std::iter::once(&self.secret).chain(&self.token), failure)
+    }
+}
+
+/// The failure without these secrets.
+fn redacted<'s>(secrets: impl Iterator<Item = &'s Secret>, mut failure: Failure) -> Failure {
+    let mut data = SecretData::default();
+    for (number, secret) in secrets.enumerate() {
+        data.set(number.to_string(), secret.reveal().as_bytes().to_vec());
+    }
+    failure.status.message = data.redacted(&failure.status.message);
+    failure
+}
+
 /// A source of credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
@@ -280,7 +297,7 @@ impl CredentialsClient<'_> {
         let body = Bytes::from(query.body());
         let build = || with_body(Request::post(self.sts).header("content-type", crate::sign::FORM), body.clone());
         let read = |answer: &Answer| match errors::failure("STS", query.action(), answer) {
-            Some(failure) => Err(failure),
+            Some(failure) => Err(redacted(std::iter::once(token), failure)),
             None => {
                 Xml::parse(&answer.body).and_then(|xml| read_role(xml.anywhere("Credentials")?)).ok_or_else(unreadable)
             }

@@ -129,6 +129,35 @@ async fn a_source_gives_credentials_that_are_kept_until_shortly_before_their_end
     assert_eq!(sources.0.lock().unwrap().len(), 2 * asked.len(), "they are renewed in time");
 }
 
+/// Refuses each request with its body as message.
+struct Repeating;
+
+#[async_trait]
+impl Transport for Repeating {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        let sent = String::from_utf8_lossy(request.body()).replace('&', "&amp;");
+        let body = format!(
+            "<ErrorResponse><Error><Code>InvalidIdentityToken</Code><Message>{sent}</Message></Error></ErrorResponse>"
+        );
+        Ok(Answer { status: StatusCode::BAD_REQUEST, headers: HeaderMap::new(), body: body.into() })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn c_14_a_refusal_of_sts_does_not_contain_the_token() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), "webidentity-token/1=").unwrap();
+    let source =
+        Source::WebIdentity { file: file.path().to_owned(), role: "arn:r".to_owned(), trust: FileTrust::Process };
+    let client = Client::new(Repeating, Limits::default());
+    let (cx, options, cache) =
+        (OpContext::within(Duration::from_secs(60)), AwsOptions::default(), CredentialsCache::default());
+    let fetcher = CredentialsClient { client: &client, cx: &cx, options: &options, sts: "https://sts/" };
+    let refused = cache.credentials(fetcher, &source, Timestamp::now()).await.unwrap_err();
+    assert_eq!(refused.code, Code::Unauthenticated);
+    assert!(refused.message.ends_with("WebIdentityToken=<redacted>"), "{}", refused.message);
+}
+
 /// Counts requests and never answers.
 #[derive(Clone, Default)]
 struct Unresponsive(Arc<Mutex<usize>>);

@@ -139,7 +139,7 @@ impl Session<'_> {
             })
         };
         let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer) {
-            Some(failure) => Err(failure),
+            Some(failure) => Err(credentials.redacted(failure)),
             // The error page of a gateway may be XML, too, so the name of the root element is checked.
             None => Xml::parse(&answer.body)
                 .filter(|xml| xml.answers(query.action()))

@@ -27,6 +27,8 @@ pub enum Fault {
     Silence,
     /// The answer has this body.
     Body(&'static str),
+    /// The request is refused with this status and message.
+    Message(u16, &'static str),
 }
 
 /// An instance.
@@ -121,6 +123,11 @@ impl Transport for FakeEc2 {
                 None => return Ok(answer(&action, state.carry_out(&action, &parameters))),
                 Some(Fault::Error(status, code)) => return Ok(answer(&action, Err((status, code.to_owned())))),
                 Some(Fault::Body(body)) => return Ok(answer(&action, Ok(body.to_owned()))),
+                Some(Fault::Message(status, text)) => {
+                    let refused = answer(&action, Err((status, "SignatureDoesNotMatch".to_owned())));
+                    let body = String::from_utf8_lossy(&refused.body).replace("it fails", text);
+                    return Ok(Answer { body: body.into(), ..refused });
+                }
                 Some(Fault::LostReply) => {
                     let _ = state.carry_out(&action, &parameters);
                     Fault::LostReply

@@ -69,17 +69,17 @@ impl SecretData {
         self.0.iter().map(|(key, value)| (key.as_str(), value.0.as_slice()))
     }
 
-    /// Removes these values from a text of the provider: plain or in base64, as a whole or line by line. Errors are shown in
+    /// Removes these values from a text of the provider: plain or in base64, as a whole or line by line, and as a form encodes them. Errors are shown in
     /// statuses, events, logs and views, and a provider may repeat what it received.
     pub fn redacted(&self, text: &str) -> String {
         let mut secrets: Vec<String> = Vec::new();
         for value in self.0.values() {
             let encoded = BASE64_STANDARD.encode(&value.0);
-            // The encoding of an HTML form.
-            secrets.push(encoded.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D"));
+            secrets.push(in_a_form(&encoded));
             secrets.push(encoded);
             let Ok(value) = std::str::from_utf8(&value.0) else { continue };
             secrets.push(value.trim().to_owned());
+            secrets.push(in_a_form(value.trim()));
             secrets
                 .extend(value.lines().map(str::trim).filter(|line| line.len() >= MIN_SECRET_LINE).map(str::to_owned));
         }
@@ -94,6 +94,11 @@ impl SecretData {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// A key or a token as an HTML form encodes it.
+fn in_a_form(text: &str) -> String {
+    text.replace('+', "%2B").replace('/', "%2F").replace('=', "%3D")
 }
 
 impl fmt::Debug for SecretData {
@@ -185,9 +190,14 @@ mod tests {
     #[test]
     fn th_32_errors_contain_no_secret() {
         let secret = SecretData(
-            [("token", "hunter2-and-more"), ("short", "eu"), ("key", "-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0\nab\n")]
-                .map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())))
-                .into(),
+            [
+                ("token", "hunter2-and-more"),
+                ("short", "eu"),
+                ("signed", "a+key/of=all"),
+                ("key", "-----BEGIN-----\nMIIEvQIBADANBgkqhkiG9w0\nab\n"),
+            ]
+            .map(|(key, value)| (key.to_owned(), ByteString(value.as_bytes().to_vec())))
+            .into(),
         );
         let encoded = BASE64_STANDARD.encode("hunter2-and-more");
         for (text, expected) in [
@@ -195,6 +205,7 @@ mod tests {
             (format!("sent {encoded}, twice {encoded}"), "sent <redacted>, twice <redacted>"),
             ("bad key MIIEvQIBADANBgkqhkiG9w0, line ab".to_owned(), "bad key <redacted>, line ab"),
             ("UserData=aHVudGVyMi1hbmQtbW9yZQ%3D%3D&x=1".to_owned(), "UserData=<redacted>&x=1"),
+            ("Key=a%2Bkey%2Fof%3Dall&x=1".to_owned(), "Key=<redacted>&x=1"),
             ("nothing of it".to_owned(), "nothing of it"),
         ] {
             assert_eq!(secret.redacted(&text), expected);

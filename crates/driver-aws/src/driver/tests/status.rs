@@ -1,10 +1,12 @@
 //! Which instance is the one of a machine, and reads of EC2 in general.
 
+use cloud_client::Secret;
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use machine_api::v1alpha1::OperationType;
 
 use super::*;
+use crate::OwnIdentity;
 
 #[tokio::test(start_paused = true)]
 async fn a_19_two_instances_of_one_machine_are_an_error() {
@@ -105,6 +107,20 @@ async fn c_12_a_rotated_secret_signs_the_next_request() {
     let signed = |at: usize| state.headers[at]["authorization"].to_str().unwrap().to_owned();
     assert!(signed(0).contains("Credential=AKIDEXAMPLE/"), "{}", signed(0));
     assert!(signed(1).contains("Credential=AKIDROTATED/"), "{}", signed(1));
+}
+
+/// The message of EC2 repeats the headers of the request, and a gateway repeats its body.
+#[tokio::test(start_paused = true)]
+async fn c_14_no_failure_contains_credentials_of_the_process() {
+    let (key, token) = ("wJalrXUtnFEMI/K7MDENG+x=", "FQoGZXIvYXdzEJr//wEaD+w==");
+    let own = OwnIdentity::Keys { id: "AKIDOWN".to_owned(), secret: Secret::new(key), token: Some(Secret::new(token)) };
+    let mut rig = Rig::with(json!({}), AwsOptions { own, ..AwsOptions::default() });
+    rig.secret = SecretData::default();
+    let repeated = "x-amz-security-token:FQoGZXIvYXdzEJr//wEaD+w== Key=wJalrXUtnFEMI%2FK7MDENG%2Bx%3D";
+    rig.ec2.fails("DescribeInstances", [Fault::Message(403, repeated)]);
+    let refused = rig.status().await.unwrap_err();
+    assert_eq!(refused.code, Code::Unauthenticated);
+    assert!(refused.message.ends_with("x-amz-security-token:<redacted> Key=<redacted>"), "{}", refused.message);
 }
 
 #[tokio::test(start_paused = true)]
