@@ -106,7 +106,8 @@ fn code_of_status(status: u16) -> Code {
     match status {
         401 => Code::Unauthenticated,
         403 => Code::PermissionDenied,
-        429 | 500.. => Code::Unavailable,
+        // AWS names every error, also in a 404. Without a name a proxy has found no way to the service.
+        404 | 429 | 500.. => Code::Unavailable,
         _ => Code::Internal,
     }
 }
@@ -155,6 +156,7 @@ pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> 
         // EC2 uses the statuses 500 and 503 for lack of capacity, too. That does not pass within seconds.
         _ if code == Code::ResourceExhausted => FailureKind::Permanent,
         500.. => FailureKind::Temporary,
+        404 if reason.is_empty() => FailureKind::Temporary,
         _ if TEMPORARY.contains(&reason.as_str()) => FailureKind::Temporary,
         _ => FailureKind::Permanent,
     };
@@ -246,6 +248,7 @@ mod tests {
         Code::PermissionDenied
     )]
     #[case::of_a_load_balancer("<html>503</html>", 503, "", Code::Unavailable)]
+    #[case::of_a_proxy_without_a_route("<html>no route</html>", 404, "", Code::Unavailable)]
     #[case::no_xml("{\"message\": 1}", 403, "", Code::PermissionDenied)]
     #[case::nothing("", 400, "", Code::Internal)]
     fn an_error_is_found_in_every_envelope(

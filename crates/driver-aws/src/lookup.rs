@@ -8,6 +8,7 @@ use machine_driver::{Code, NodeAddress, OwnerTags, Status, VmIdentity};
 
 use crate::{
     actions::{Instance, Interface},
+    regions,
     spec::{NetworkInterface, Spec},
     state::Kept,
 };
@@ -27,13 +28,12 @@ impl<'a> InstanceLocation<'a> {
         (!id.is_empty() && crate::regions::is_region(region)).then_some(Self { region, id })
     }
 
-    /// The same location, with a zone of this region replaced by the region: cloud controllers write provider ids with the zone. The name of a
-    /// local zone has additional words after the region.
+    /// The same location, with a zone replaced by its region: cloud controllers write provider ids with the zone. The zone is one of this region of
+    /// the class, or of another region that this version knows: the region of a class may be edited.
     pub fn with_zone_as_region(self, region: &'a str) -> Self {
-        let zone = self.region.strip_prefix(region).is_some_and(|rest| {
-            matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-')
-        });
-        if zone { Self { region, ..self } } else { self }
+        let is_its_region = |region: &&str| regions::is_zone_of(region, self.region);
+        let found = Some(region).filter(is_its_region).or_else(|| regions::known().find(is_its_region));
+        found.map_or(self, |region| Self { region, ..self })
     }
 }
 
@@ -310,6 +310,9 @@ mod tests {
     #[case::as_cloud_controllers_write_it("aws:///eu-west-1a/i-1", Some(("eu-west-1", "i-1")))]
     #[case::a_local_zone("aws:///eu-west-1-lax-1a/i-1", Some(("eu-west-1", "i-1")))]
     #[case::another_region("aws:///us-east-1/i-1", Some(("us-east-1", "i-1")))]
+    #[case::a_zone_of_another_region("aws:///us-east-1c/i-1", Some(("us-east-1", "i-1")))]
+    #[case::a_local_zone_of_another_region("aws:///us-west-2-lax-1a/i-1", Some(("us-west-2", "i-1")))]
+    #[case::a_region_of_another_cloud("aws:///dc-north-1c/i-1", Some(("dc-north-1c", "i-1")))]
     #[case::a_host("aws:///evil.example.com/i-1", None)]
     #[case::no_region("aws:///i-1", None)]
     #[case::no_instance("aws:///eu-west-1/", None)]

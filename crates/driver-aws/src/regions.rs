@@ -32,6 +32,19 @@ pub fn is_known(region: &str) -> bool {
     REGIONS.contains(&region)
 }
 
+/// The regions in the list of this version.
+#[cfg(feature = "driver")]
+pub fn known() -> impl Iterator<Item = &'static str> {
+    REGIONS.into_iter()
+}
+
+/// Whether a name has the form of a zone of this region: the region and a letter. The name of a local zone has more words after the region.
+#[cfg(feature = "driver")]
+pub fn is_zone_of(region: &str, name: &str) -> bool {
+    name.strip_prefix(region)
+        .is_some_and(|rest| matches!(rest.as_bytes(), [letter] if letter.is_ascii_lowercase()) || rest.starts_with('-'))
+}
+
 /// The variant of AWS's endpoints.
 #[cfg(feature = "driver")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
