@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 /// What happens to one request.
 #[derive(Clone, Debug)]
 pub enum Fault {
+    /// The request is carried out and answered.
+    None,
     /// The answer has this status and body.
     Error(u16, &'static str),
     /// The request is carried out, and the answer is lost.
@@ -173,7 +175,7 @@ impl Transport for FakeCloud {
                     }
                     return Ok(state.answered(&request, &line, &body));
                 }
-                None => return Ok(state.answered(&request, &line, &body)),
+                Some(Fault::None) | None => return Ok(state.answered(&request, &line, &body)),
             }
         };
         assert!(silence);

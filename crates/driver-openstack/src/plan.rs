@@ -93,28 +93,30 @@ pub fn boot(id: &str, volume: Option<&Volume>) -> Boot {
     }
 }
 
-/// The number of looks that must not find a new server before it counts as deleted. Nova may answer 404 between the request and the begin of the build.
+/// The number of looks in a row that must not find a server before it counts as deleted. One server of Nova's API may answer 404 for a server that
+/// exists: between the request and the begin of the build, or because its database lags behind.
 const UNSEEN_LOOKS: u32 = 3;
 
-/// The observation of a server that is being built.
+/// The observation of a server by its id, over several looks. The only rule by which a server counts as deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerBuild {
-    /// Nova has not shown the server in this number of looks.
+pub enum Presence {
+    /// This number of looks in a row has not found the server.
     Unseen(u32),
-    /// Nova has shown the server.
-    Seen,
+    /// The last look has found the server, and Nova is deleting it.
+    Ending,
 }
 
-impl ServerBuild {
-    /// The observation before the first look.
+impl Presence {
+    /// The observation before the first look, or after a look that has found the server.
     pub const BEGIN: Self = Self::Unseen(0);
 
-    /// The observation after a look. `None` if the server counts as deleted.
-    pub const fn after(self, shown: Option<&Server>) -> Option<Self> {
-        match (self, shown) {
-            (_, Some(_)) => Some(Self::Seen),
-            (Self::Unseen(looks), None) if looks + 1 < UNSEEN_LOOKS => Some(Self::Unseen(looks + 1)),
-            (Self::Unseen(_) | Self::Seen, None) => None,
+    /// The observation after a look. `None` if the server is surely gone.
+    pub fn after(self, shown: Option<&Server>) -> Option<Self> {
+        match (self, shown.map(State::of)) {
+            (_, Some(State::Gone)) | (Self::Ending, None) => None,
+            (_, Some(State::Ending)) => Some(Self::Ending),
+            (_, Some(State::Building | State::Failed | State::Built)) => Some(Self::BEGIN),
+            (Self::Unseen(looks), None) => (looks + 1 < UNSEEN_LOOKS).then_some(Self::Unseen(looks + 1)),
         }
     }
 }
@@ -125,21 +127,18 @@ const REPEAT_AFTER: Duration = Duration::from_secs(60);
 /// The next step of a deletion of a server that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerDeletion {
-    /// The server is deleted.
-    Done,
-    /// The server still exists.
+    /// The server exists, or Nova has not shown it in too few looks.
     Wait,
     /// The deletion is requested again.
     Repeat,
 }
 
 impl ServerDeletion {
-    /// The next step. `None` is a server that does not exist. `since` is the time since the last request.
+    /// The next step for a server that is not surely gone. `since` is the time since the last request.
     pub fn next(server: Option<&Server>, since: Duration) -> Self {
         match server.map(State::of) {
-            None | Some(State::Gone) => Self::Done,
             Some(State::Building | State::Failed | State::Built) if since > REPEAT_AFTER => Self::Repeat,
-            Some(State::Building | State::Failed | State::Built | State::Ending) => Self::Wait,
+            None | Some(_) => Self::Wait,
         }
     }
 }
@@ -273,24 +272,30 @@ mod tests {
         assert_eq!(boot("v", status.map(volume_of).as_ref()), expected);
     }
 
-    #[test]
-    fn a_new_server_that_nova_does_not_show_at_once_is_looked_for_three_times() {
-        let server = Server::default();
-        for (before, shown, expected) in [
-            (ServerBuild::BEGIN, None, Some(ServerBuild::Unseen(1))),
-            (ServerBuild::Unseen(1), None, Some(ServerBuild::Unseen(2))),
-            (ServerBuild::Unseen(2), None, None),
-            (ServerBuild::Unseen(2), Some(&server), Some(ServerBuild::Seen)),
-            (ServerBuild::Seen, Some(&server), Some(ServerBuild::Seen)),
-            (ServerBuild::Seen, None, None),
-        ] {
-            assert_eq!(before.after(shown), expected, "{before:?}");
-        }
+    fn server_of(status: &str, task: Option<&str>) -> Server {
+        Server { status: status.to_owned(), task_state: task.map(str::to_owned), ..Server::default() }
     }
 
     #[rstest]
-    #[case::it_does_not_exist(None, 0, ServerDeletion::Done)]
-    #[case::it_is_marked_as_deleted(Some(("SOFT_DELETED", None)), 61, ServerDeletion::Done)]
+    #[case::one_look_is_not_enough(Presence::BEGIN, None, Some(Presence::Unseen(1)))]
+    #[case::two_are_not_either(Presence::Unseen(1), None, Some(Presence::Unseen(2)))]
+    #[case::three_are(Presence::Unseen(2), None, None)]
+    #[case::it_is_shown_again(Presence::Unseen(2), Some(server_of("ACTIVE", None)), Some(Presence::BEGIN))]
+    #[case::it_is_being_built(Presence::Unseen(2), Some(server_of("BUILD", None)), Some(Presence::BEGIN))]
+    #[case::it_has_failed(Presence::Ending, Some(server_of("ERROR", None)), Some(Presence::BEGIN))]
+    #[case::it_is_being_deleted(Presence::Unseen(1), Some(server_of("ACTIVE", Some("deleting"))), Some(Presence::Ending))]
+    #[case::it_was_being_deleted(Presence::Ending, None, None)]
+    #[case::it_is_marked_as_deleted(Presence::BEGIN, Some(server_of("DELETED", None)), None)]
+    fn a_server_is_surely_gone_after_three_looks(
+        #[case] before: Presence,
+        #[case] shown: Option<Server>,
+        #[case] expected: Option<Presence>,
+    ) {
+        assert_eq!(before.after(shown.as_ref()), expected);
+    }
+
+    #[rstest]
+    #[case::it_is_not_shown(None, 61, ServerDeletion::Wait)]
     #[case::it_is_being_deleted(Some(("ACTIVE", Some("deleting"))), 61, ServerDeletion::Wait)]
     #[case::it_lives(Some(("ACTIVE", None)), 60, ServerDeletion::Wait)]
     #[case::it_still_lives(Some(("ACTIVE", None)), 61, ServerDeletion::Repeat)]
@@ -301,11 +306,7 @@ mod tests {
         #[case] seconds: u64,
         #[case] expected: ServerDeletion,
     ) {
-        let server = state.map(|(status, task)| Server {
-            status: status.to_owned(),
-            task_state: task.map(str::to_owned),
-            ..Server::default()
-        });
+        let server = state.map(|(status, task)| server_of(status, task));
         assert_eq!(ServerDeletion::next(server.as_ref(), Duration::from_secs(seconds)), expected);
     }
 

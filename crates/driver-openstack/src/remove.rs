@@ -5,12 +5,12 @@ use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup::{self, State},
+    lookup,
     memory::Memory,
     nova::Server,
-    plan::{ServerDeletion, VolumeDeletion, VolumeStep},
+    plan::{Presence, ServerDeletion, VolumeDeletion, VolumeStep},
     storage::Volume,
-    subject::{Subject, Wait},
+    subject::{Subject, Wait, looked_for},
 };
 
 /// Deletes the servers of a machine with their ports and volumes.
@@ -61,19 +61,20 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
 /// Waits until a server is deleted.
 async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
     let (mut wait, mut asked) = (Wait::within(cloud.cx), Instant::now());
-    let mut status = String::new();
+    let (mut presence, mut status) = (Presence::BEGIN, String::new());
     loop {
         match cloud.server(id).await {
             Ok(server) => {
+                let Some(now) = presence.after(server.as_ref()) else { return Ok(()) };
+                presence = now;
                 match ServerDeletion::next(server.as_ref(), asked.elapsed()) {
-                    ServerDeletion::Done => return Ok(()),
                     ServerDeletion::Wait => {}
                     ServerDeletion::Repeat => {
                         cloud.delete_server(id).await?;
                         asked = Instant::now();
                     }
                 }
-                status = server.map(|server| server.status).unwrap_or_default();
+                status = server.map_or(status, |server| server.status);
             }
             Err(failure) if failure.kind == FailureKind::Permanent => return Err(failure.status),
             Err(_) => {}
@@ -95,9 +96,7 @@ async fn is_in_use(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> 
     if !lookup::is_id(server) {
         return Ok(true);
     }
-    let Some(shown) = cloud.server(server).await?.filter(|server| State::of(server) != State::Gone) else {
-        return Ok(false);
-    };
+    let Some(shown) = looked_for(cloud, server).await? else { return Ok(false) };
     let is_own = subject.place()?.is_some_and(|place| place.id == server);
     // A server without the keys of an owner has no machine (row O07).
     if is_own && subject.own_server(shown)?.is_some() { Err(lookup::shown_again(server)) } else { Ok(true) }

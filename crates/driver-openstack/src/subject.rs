@@ -16,7 +16,7 @@ use crate::{
     memory::Memory,
     nova::Server,
     options::OpenStackOptions,
-    plan::ServerBuild,
+    plan::Presence,
     spec::Spec,
 };
 
@@ -122,7 +122,7 @@ impl<'a> Subject<'a> {
         let Some(place) = self.place()? else {
             return Ok(lookup::ours(cloud.servers_named(self.name()?).await?, &self.memory.owners));
         };
-        let Some(server) = cloud.server(place.id).await? else { return Ok(Vec::new()) };
+        let Some(server) = looked_for(cloud, place.id).await? else { return Ok(Vec::new()) };
         Ok(self.own_server(server)?.into_iter().collect())
     }
 
@@ -205,16 +205,33 @@ impl Wait {
     }
 }
 
+/// The server with this id. `None` only if it is surely gone: the machine of a server that one look does not find may still have it.
+///
+/// # Errors
+/// Errors of Nova, and `DeadlineExceeded`.
+pub async fn looked_for(cloud: &Session<'_>, id: &str) -> Result<Option<Server>, Status> {
+    let (mut wait, mut presence) = (Wait::within(cloud.cx), Presence::BEGIN);
+    loop {
+        let shown = cloud.server(id).await?;
+        match presence.after(shown.as_ref()) {
+            None => return Ok(None),
+            Some(_) if shown.is_some() => return Ok(shown),
+            Some(unseen) => presence = unseen,
+        }
+        wait.pause(|| format!("looking for server [ID={id:?}]: Nova has not shown it")).await?;
+    }
+}
+
 /// Waits until Nova has made a server.
 ///
 /// # Errors
 /// The fault of the server, `Aborted` if a user deletes it meanwhile, and `DeadlineExceeded`.
 pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
-    let (mut wait, mut build) = (Wait::within(cloud.cx), ServerBuild::BEGIN);
+    let (mut wait, mut presence) = (Wait::within(cloud.cx), Presence::BEGIN);
     loop {
         match cloud.server(id).await {
             Ok(shown) => {
-                build = build.after(shown.as_ref()).ok_or_else(|| Unbuilt::Surely(deleted_meanwhile(id)))?;
+                presence = presence.after(shown.as_ref()).ok_or_else(|| Unbuilt::Surely(deleted_meanwhile(id)))?;
                 match shown.map(|server| (State::of(&server), server)) {
                     None | Some((State::Building, _)) => {}
                     Some((State::Built, server)) if server.status == "ACTIVE" => return Ok(server),
