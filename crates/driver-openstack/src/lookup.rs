@@ -44,6 +44,11 @@ pub fn is_id(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
+/// Whether two ids name the same object. Databases of the services compare them without case.
+pub fn is_same_id(id: &str, other: &str) -> bool {
+    id.eq_ignore_ascii_case(other)
+}
+
 /// The provider id of a server.
 pub fn provider_id(region: &str, id: &str) -> String {
     format!("{PREFIX}{region}/{id}")
@@ -171,6 +176,40 @@ pub fn named_by_id(
          the machine to let the machine go without it"
     );
     Err(Status::new(Code::FailedPrecondition, message))
+}
+
+/// The machine that is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// A machine of the API server.
+    OfMachine,
+    /// A server that no machine has. The collector of orphans deletes it. A machine of the same name may have another server.
+    OfOrphan,
+}
+
+/// The user of a port or a volume in a deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// No server uses it.
+    Nobody,
+    /// Something that stays uses it.
+    Another,
+    /// Nova knows whether the server exists.
+    AskNova,
+}
+
+/// The user of a port or a volume that names this server. `ended` are the servers that the call has deleted. `own` is the server in the provider id
+/// of the machine.
+pub fn user(server: &str, ended: &[&str], own: Option<&str>, deletion: Deletion) -> User {
+    let is_own = own.is_some_and(|own| is_same_id(own, server));
+    if server.is_empty() || ended.iter().any(|ended| is_same_id(ended, server)) {
+        User::Nobody
+    // Any user of the project can write any text into the field.
+    } else if is_id(server) && (is_own || deletion == Deletion::OfMachine) {
+        User::AskNova
+    } else {
+        User::Another
+    }
 }
 
 /// The error for the machine's server that Nova shows although it did not show it before in the same call.

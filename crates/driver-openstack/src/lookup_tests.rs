@@ -53,6 +53,18 @@ fn a_state_means(#[case] status: &str, #[case] task: Option<&str>, #[case] expec
 }
 
 #[rstest]
+#[case::free("", Deletion::OfOrphan, User::Nobody)]
+#[case::of_a_server_that_the_call_has_deleted("s-ended", Deletion::OfOrphan, User::Nobody)]
+#[case::of_the_server_in_the_provider_id("s-own", Deletion::OfOrphan, User::AskNova)]
+#[case::of_the_server_in_the_provider_id_in_other_letters("S-OWN", Deletion::OfOrphan, User::AskNova)]
+#[case::of_another_server_of_an_orphans_name("s-2", Deletion::OfOrphan, User::Another)]
+#[case::of_another_server_of_the_name("s-2", Deletion::OfMachine, User::AskNova)]
+#[case::of_no_server("dhcp?x", Deletion::OfMachine, User::Another)]
+fn a_port_or_a_volume_has_a_user(#[case] server: &str, #[case] deletion: Deletion, #[case] expected: User) {
+    assert_eq!(user(server, &["s-ended"], Some("s-own"), deletion), expected);
+}
+
+#[rstest]
 #[case::no_capacity(Some("No valid host was found. There are not enough hosts available."), Code::ResourceExhausted)]
 #[case::something_else(Some("disk on fire"), Code::Internal)]
 #[case::no_fault(None, Code::Internal)]

@@ -5,7 +5,7 @@ use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup,
+    lookup::{self, User},
     memory::Memory,
     nova::Server,
     plan::{Presence, ServerDeletion, VolumeDeletion, VolumeStep},
@@ -37,7 +37,7 @@ async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> 
 
 async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
     let mut failed = None;
-    let mut ending = Vec::new();
+    let (mut ending, mut ended) = (Vec::new(), Vec::new());
     for server in servers {
         // A failure does not stop the others.
         match cloud.delete_server(&server.id).await {
@@ -46,16 +46,20 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
         }
     }
     for id in ending {
-        failed = failed.or(gone(cloud, id).await.err());
+        match gone(cloud, id).await {
+            Ok(()) => ended.push(id.as_str()),
+            Err(status) => failed = failed.or(Some(status)),
+        }
     }
     if let Some(status) = failed {
         return Err(status);
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    ports(subject, memory, cloud, name).await?;
+    let rest = Rest { subject, memory, cloud, ended: &ended };
+    rest.remove_ports(name).await?;
     // The class may have asked for a volume before, whatever it says now.
-    volumes(subject, memory, cloud, name).await
+    rest.remove_volumes(name).await
 }
 
 /// Waits until a server is deleted.
@@ -84,62 +88,73 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
     }
 }
 
-/// Whether a port or a volume is in use by a server that exists. It may be another server with the machine's name.
-///
-/// # Errors
-/// `Aborted` if it is the machine's own server, which Nova has not shown before in this call.
-async fn is_in_use(subject: &Subject<'_>, cloud: &Session<'_>, server: &str) -> Result<bool, Status> {
-    if server.is_empty() {
-        return Ok(false);
-    }
-    // Any user of the project can write any text into the field.
-    if !lookup::is_id(server) {
-        return Ok(true);
-    }
-    let Some(shown) = looked_for(cloud, server).await? else { return Ok(false) };
-    let is_own = subject.place()?.is_some_and(|place| place.id == server);
-    // A server without the keys of an owner has no machine (row O07).
-    if is_own && subject.own_server(shown)?.is_some() { Err(lookup::shown_again(server)) } else { Ok(true) }
+/// The ports and volumes of a machine whose servers are deleted.
+struct Rest<'a> {
+    subject: &'a Subject<'a>,
+    memory: &'a Memory,
+    cloud: &'a Session<'a>,
+    /// The ids of the servers that this call has deleted.
+    ended: &'a [&'a str],
 }
 
-async fn ports(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    for port in lookup::our_ports(cloud.ports_named(name).await?, &memory.owners) {
-        if !is_in_use(subject, cloud, &port.device_id).await? {
-            cloud.delete_port(&port.id).await?;
+impl Rest<'_> {
+    /// Whether a port or a volume is in use by a server that exists. It may be another server with the machine's name.
+    ///
+    /// # Errors
+    /// `Aborted` if it is the machine's own server, which Nova has not shown before in this call.
+    async fn is_in_use(&self, server: &str) -> Result<bool, Status> {
+        let Self { subject, cloud, ended, .. } = *self;
+        let own = subject.place()?.map(|place| place.id);
+        match lookup::user(server, ended, own, subject.deletion()) {
+            User::Nobody => return Ok(false),
+            User::Another => return Ok(true),
+            User::AskNova => {}
         }
+        let Some(shown) = looked_for(cloud, server).await? else { return Ok(false) };
+        let is_own = own.is_some_and(|own| lookup::is_same_id(own, server));
+        // A server without the keys of an owner has no machine (row O07).
+        if is_own && subject.own_server(shown)?.is_some() { Err(lookup::shown_again(server)) } else { Ok(true) }
     }
-    Ok(())
-}
 
-async fn volumes(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, name: &str) -> Result<(), Status> {
-    let found = cloud.volumes_if_any(memory.volumes, cloud.volumes_named(name)).await?;
-    for volume in lookup::our_volumes(found, &memory.owners) {
-        remove_volume(subject, cloud, volume).await?;
+    async fn remove_ports(&self, name: &str) -> Result<(), Status> {
+        for port in lookup::our_ports(self.cloud.ports_named(name).await?, &self.memory.owners) {
+            if !self.is_in_use(&port.device_id).await? {
+                self.cloud.delete_port(&port.id).await?;
+            }
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Deletes a volume as soon as it is detached, and waits until it is deleted.
-async fn remove_volume(subject: &Subject<'_>, cloud: &Session<'_>, mut volume: Volume) -> Result<(), Status> {
-    for attachment in &volume.attachments {
-        // A host that has the volume can't be asked.
-        let Some(server) = &attachment.server_id else { return Ok(()) };
-        if is_in_use(subject, cloud, server).await? {
-            return Ok(());
+    async fn remove_volumes(&self, name: &str) -> Result<(), Status> {
+        let found = self.cloud.volumes_if_any(self.memory.volumes, self.cloud.volumes_named(name)).await?;
+        for volume in lookup::our_volumes(found, &self.memory.owners) {
+            self.remove_volume(volume).await?;
         }
+        Ok(())
     }
-    let (mut wait, mut progress) = (Wait::within(cloud.cx), VolumeDeletion::BEGIN);
-    loop {
-        let id = volume.id.clone();
-        match progress.next(&volume) {
-            VolumeStep::Request => progress = progress.after(&id, cloud.delete_volume(&id).await)?,
-            VolumeStep::Wait => {}
-            VolumeStep::Fail(status) => return Err(status),
+
+    /// Deletes a volume as soon as it is detached, and waits until it is deleted.
+    async fn remove_volume(&self, mut volume: Volume) -> Result<(), Status> {
+        for attachment in &volume.attachments {
+            // A host that has the volume can't be asked.
+            let Some(server) = &attachment.server_id else { return Ok(()) };
+            if self.is_in_use(server).await? {
+                return Ok(());
+            }
         }
-        wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
-        match cloud.volume(&id).await? {
-            None => return Ok(()),
-            Some(now) => volume = now,
+        let (mut wait, mut progress) = (Wait::within(self.cloud.cx), VolumeDeletion::BEGIN);
+        loop {
+            let id = volume.id.clone();
+            match progress.next(&volume) {
+                VolumeStep::Request => progress = progress.after(&id, self.cloud.delete_volume(&id).await)?,
+                VolumeStep::Wait => {}
+                VolumeStep::Fail(status) => return Err(status),
+            }
+            wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
+            match self.cloud.volume(&id).await? {
+                None => return Ok(()),
+                Some(now) => volume = now,
+            }
         }
     }
 }

@@ -203,6 +203,20 @@ async fn ports_of_other_owners_and_of_another_server_stay() {
     assert_eq!((rig.servers(), rig.ports()), (vec!["s-b".to_owned()], vec!["p-b".to_owned(), "p-foreign".to_owned()]));
 }
 
+/// The collector deletes a second server with the name of a machine, and Nova does not show the machine's own server.
+#[tokio::test(start_paused = true)]
+async fn the_collector_deletes_no_port_of_a_running_machine() {
+    let rig = Rig::new(json!({})).orphan("openstack:///eu-1/s-b");
+    for (server, port) in [("s-a", "p-a"), ("s-b", "p-b")] {
+        rig.server(server, json!({}));
+        rig.port(port, json!({ "device_id": server }));
+    }
+    rig.port("p-free", json!({}));
+    rig.cloud.fails("GET /servers/s-a", vec![NOT_SHOWN; 10]);
+    rig.delete().await.unwrap();
+    assert_eq!((rig.servers(), rig.ports()), (strings(&["s-a"]), strings(&["p-a"])));
+}
+
 /// Neutron shows the ports of all projects to a login with the role `admin`.
 #[tokio::test(start_paused = true)]
 async fn ports_of_other_projects_are_neither_used_nor_listed_nor_deleted() {

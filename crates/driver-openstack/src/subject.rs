@@ -12,7 +12,7 @@ use machine_driver::{Code, Instant, Machine, OpContext, OwnerTags, SecretData, S
 use crate::{
     cloud::{Clouds, Session},
     login::Login,
-    lookup::{self, Place, State},
+    lookup::{self, Deletion, Place, State},
     memory::Memory,
     nova::Server,
     options::OpenStackOptions,
@@ -56,6 +56,14 @@ impl<'a> Subject<'a> {
     pub fn name(&self) -> Result<&'a str, Status> {
         let name = self.machine.metadata.name.as_deref().filter(|name| !name.is_empty());
         name.ok_or_else(|| Status::new(Code::InvalidArgument, "the machine has no name"))
+    }
+
+    /// Which machine a deletion deletes. Only machines of the API server have a UID.
+    pub fn deletion(&self) -> Deletion {
+        match self.machine.metadata.uid.as_deref() {
+            None | Some("") => Deletion::OfOrphan,
+            Some(_) => Deletion::OfMachine,
+        }
     }
 
     /// The place in the provider id of the machine. `None` without a provider id.
