@@ -195,9 +195,13 @@ impl Session<'_> {
         }
     }
 
-    /// Whether the catalogue has Nova in this region.
-    pub async fn has_servers(&self) -> Result<bool, Failure> {
-        Ok(self.token(None).await?.url(Service::Compute, self.region).is_ok())
+    /// Checks that the catalogue has Nova in this region.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if it has not.
+    pub async fn find_nova(&self) -> Result<(), Failure> {
+        self.token(None).await?.url(Service::Compute, self.region)?;
+        Ok(())
     }
 
     /// The id of the login's project. `None` for a login without a project.

@@ -576,3 +576,41 @@ async fn a_server_is_found_by_the_keys_it_was_made_with(#[case] lives: bool) {
         assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
     }
 }
+
+/// The catalogue of a new token lacks the region in which a creation was cut off, and a user has edited the region of the class.
+#[tokio::test(start_paused = true)]
+async fn a_region_that_the_catalogue_lacks_for_a_while_is_not_forgotten() {
+    let rig = Rig::new(with_volume());
+    let state = rig.status().await.unwrap_err().last_known_state;
+    rig.cloud.fails("GET /servers/s-", [Fault::Silence]);
+    assert!(tokio::time::timeout(Duration::from_secs(30), rig.create()).await.is_err(), "cut off");
+    let rig = rig.keeping(state).edited(json!({"region": "eu-2"}));
+    (rig.cloud.state().expired, rig.cloud.state().regions) = (true, vec![("eu-2", "other")]);
+    // A service refuses the old token, as a new process has none.
+    rig.list().await.unwrap();
+    for refused in
+        [rig.status().await.unwrap_err(), rig.create().await.unwrap_err(), rig.delete().await.unwrap_err()]
+    {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(refused.message.contains("has begun in region \"eu-1\""), "{}", refused.message);
+        assert!(refused.last_known_state.is_some_and(|state| state.contains("eu-1")));
+    }
+    assert_eq!(rig.servers().len(), 1);
+    (rig.cloud.state().expired, rig.cloud.state().regions) = (true, vec![("eu-1", "cloud"), ("eu-2", "other")]);
+    rig.list().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mistyped_region_is_not_kept() {
+    let rig = Rig::new(json!({"region": "eu-9"}));
+    for refused in [rig.status().await.unwrap_err(), rig.create().await.unwrap_err()] {
+        assert_eq!((refused.code, refused.last_known_state), (Code::FailedPrecondition, None));
+    }
+    let rig = rig.edited(json!({"region": "eu-1"}));
+    rig.status().await.unwrap_err();
+    rig.create().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}

@@ -70,6 +70,8 @@ impl OpenStackDriver {
             return Err(Status::new(Code::InvalidArgument, message));
         }
         let _held = subject.lock_name(&self.locks)?;
+        // The failure has no state, so that a mistyped region is not kept.
+        self.coded(subject.session_of_class(&self.clouds, cx).find_nova().await.map_err(Status::from))?;
         for cloud in self.coded(subject.earlier_sessions(&self.clouds, cx).await)? {
             self.coded(remove::by_name(&subject, &cloud, name).await)?;
         }
@@ -81,9 +83,12 @@ impl OpenStackDriver {
     async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
         let subject = Spec::read(&request.class).and_then(|spec| self.subject(spec, &request.machine, &request.secret));
         if self.options.status == MachineStatus::Unimplemented {
-            let state = subject.ok().map(|subject| subject.memory.state());
-            let status = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");
-            return Err(Status { last_known_state: state, ..status });
+            let unimplemented = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");
+            let Ok(subject) = subject else { return Err(unimplemented) };
+            if subject.machine.spec.provider_id.is_empty() {
+                self.coded(subject.session_of_class(&self.clouds, cx).find_nova().await.map_err(Status::from))?;
+            }
+            return Err(lookup::before_creation(unimplemented, &subject.memory));
         }
         let subject = subject?;
         let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;

@@ -63,6 +63,8 @@ pub struct State {
     pub images: Vec<&'static str>,
     /// The services in the catalogue.
     pub catalogue: Vec<&'static str>,
+    /// The regions in the catalogue, with the host of their services.
+    pub regions: Vec<(&'static str, &'static str)>,
     pub made: usize,
     /// The servers, ports and volumes of the other region.
     elsewhere: [Vec<Value>; 3],
@@ -98,6 +100,7 @@ impl FakeCloud {
             flavors: vec!["large", "small"],
             images: vec!["linux"],
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
+            regions: vec![("eu-1", "cloud"), ("eu-2", "other")],
             made: 0,
             elsewhere: [const { Vec::new() }; 3],
             pending: BTreeMap::new(),
@@ -226,10 +229,9 @@ impl State {
         self.logins += 1;
         self.expired = false;
         let service = |path: &&str| {
-            json!({"type": path.split('/').next(), "endpoints": [
-                {"interface": "public", "region": "eu-1", "region_id": "eu-1", "url": format!("http://cloud/{path}")},
-                {"interface": "public", "region": "eu-2", "region_id": "eu-2", "url": format!("http://other/{path}")},
-            ]})
+            let endpoint = |(region, host): &(&str, &str)| json!({"interface": "public", "region": region, "region_id": region, "url": format!("http://{host}/{path}")});
+            let endpoints: Vec<Value> = self.regions.iter().map(endpoint).collect();
+            json!({"type": path.split('/').next(), "endpoints": endpoints})
         };
         let catalog: Vec<Value> = self.catalogue.iter().map(service).collect();
         let body = json!({"token": {

@@ -384,6 +384,19 @@ pub fn initialised(
     Err(Status::new(Code::Uninitialized, message).with_partial(identity))
 }
 
+/// The error for a region that the state of a machine names and the catalogue lacks. Other failures stay as they are.
+pub fn region_is_missing(region: &str, status: Status) -> Status {
+    if status.code != Code::FailedPrecondition {
+        return status;
+    }
+    let message = format!(
+        "the creation of the machine's server has begun in region {region:?}, and {}. What is there can't be found until the catalogue has the \
+         region again. If the region is closed, remove the finalizer of the machine",
+        status.message
+    );
+    Status { message, ..status }
+}
+
 /// The failure of a look-up. It has a state if a creation follows.
 ///
 /// The controllers store the state before the creation, because a creation that is cut off returns no state.

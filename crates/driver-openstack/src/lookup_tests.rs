@@ -309,6 +309,15 @@ fn a_look_up_has_a_state_if_a_creation_follows(#[case] code: Code, #[case] has_s
 }
 
 #[rstest]
+#[case::the_catalogue_lacks_it(Code::FailedPrecondition, true)]
+#[case::no_answer(Code::Unavailable, false)]
+fn a_missing_region_has_words(#[case] code: Code, #[case] has_words: bool) {
+    let status = region_is_missing("eu-2", Status::new(code, "no endpoint"));
+    assert_eq!(status.code, code);
+    assert_eq!(status.message.contains("has begun in region \"eu-2\", and no endpoint"), has_words, "{}", status.message);
+}
+
+#[rstest]
 #[case::they_pass(Ok(PodTraffic::Passes), None)]
 #[case::they_do_not(Ok(PodTraffic::Blocked), Some(Code::Uninitialized))]
 #[case::a_network_has_another_name(Err(Code::NotFound), Some(Code::Uninitialized))]

@@ -83,8 +83,11 @@ impl<'a> Subject<'a> {
         Ok(self.place()?.and_then(|place| place.region).unwrap_or(&self.spec.region))
     }
 
-    /// Sessions in the regions of earlier versions of the class, where a machine without a region in its provider id may have a server. Regions that
-    /// the catalogue does not have are left out: a mistyped region never had a server.
+    /// Sessions in the regions of earlier versions of the class, where a machine without a region in its provider id may have a server. The state
+    /// of a machine contains no mistyped region: [`lookup::before_creation`] keeps only regions that the catalogue has.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a region that the catalogue lacks now. Its servers would run on.
     pub async fn earlier_sessions<'s>(
         &'s self,
         clouds: &'s Clouds,
@@ -94,9 +97,8 @@ impl<'a> Subject<'a> {
         if self.place()?.and_then(|place| place.region).is_none() {
             for region in &self.memory.earlier_regions {
                 let cloud = self.session(clouds, cx, region);
-                if cloud.has_servers().await? {
-                    sessions.push(cloud);
-                }
+                cloud.find_nova().await.map_err(|failure| lookup::region_is_missing(region, failure.status))?;
+                sessions.push(cloud);
             }
         }
         Ok(sessions)
