@@ -90,7 +90,7 @@ impl Creation<'_> {
         };
         // A failure here does not matter: the core requests the initialisation of the server next, which repeats the request and reports the failure.
         let _ = ports::let_pods_pass(self.subject, self.cloud, &server.id).await;
-        let memory = self.subject.memory.clone().with(std::slice::from_ref(&server));
+        let memory = self.subject.memory_with(std::slice::from_ref(&server));
         let vm = lookup::identity(self.cloud.region, &server, self.name);
         Ok(CreatedVm { vm, last_known_state: Some(memory.state()) })
     }
@@ -121,7 +121,10 @@ impl Creation<'_> {
     /// The failure of a creation, after which nothing of it is left.
     async fn cleaned_up(&self, status: Status) -> Status {
         match remove::by_name(self.subject, self.cloud, self.name).await {
-            Ok(()) => status,
+            Ok(()) => {
+                let state = self.subject.memory.clone().in_no_project().state();
+                Status { last_known_state: Some(state), ..status }
+            }
             Err(rest) => {
                 let message = format!("{} (and what was made could not be deleted: {})", status.message, rest.message);
                 Status { message, last_known_state: rest.last_known_state, ..status }

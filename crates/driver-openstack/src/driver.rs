@@ -58,7 +58,7 @@ impl OpenStackDriver {
     }
 
     async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<CreatedVm, Status> {
-        let mut subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
         let name = subject.name()?;
         if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
             return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
@@ -70,6 +70,7 @@ impl OpenStackDriver {
             return Err(Status::new(Code::InvalidArgument, message));
         }
         let _held = subject.lock_name(&self.locks)?;
+        let mut subject = self.coded(subject.logged_in(&self.clouds, cx).await)?;
         // The failure has no state, so that a mistyped region is not kept.
         self.coded(subject.session_of_class(&self.clouds, cx).find_nova().await.map_err(Status::from))?;
         for cloud in self.coded(subject.earlier_sessions(&self.clouds, cx).await)? {
@@ -85,12 +86,13 @@ impl OpenStackDriver {
         if self.options.status == MachineStatus::Unimplemented {
             let unimplemented = Status::new(Code::Unimplemented, "openstack.getMachineStatus=false");
             let Ok(subject) = subject else { return Err(unimplemented) };
+            let subject = self.coded(subject.logged_in(&self.clouds, cx).await)?;
             if subject.machine.spec.provider_id.is_empty() {
                 self.coded(subject.session_of_class(&self.clouds, cx).find_nova().await.map_err(Status::from))?;
             }
             return Err(lookup::before_creation(unimplemented, &subject.memory));
         }
-        let subject = subject?;
+        let subject = self.coded(subject?.logged_in(&self.clouds, cx).await)?;
         let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;
         let found = self.coded(status(&subject, &cloud).await);
         found.map_err(|status| lookup::before_creation(status, &subject.memory))
@@ -196,6 +198,7 @@ impl Driver for OpenStackDriver {
 
     async fn initialize_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
+        let subject = self.coded(subject.logged_in(&self.clouds, cx).await)?;
         let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;
         self.coded(initialized(&subject, &cloud).await)
     }
@@ -203,6 +206,7 @@ impl Driver for OpenStackDriver {
     async fn delete_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<DeletedVm, Status> {
         let subject = self.subject(Spec::read(&request.class)?, &request.machine, &request.secret)?;
         let _held = subject.lock_name(&self.locks)?;
+        let subject = self.coded(subject.logged_in(&self.clouds, cx).await)?;
         let now = subject.session(&self.clouds, cx, subject.region()?);
         let earlier = self.coded(subject.earlier_sessions(&self.clouds, cx).await)?;
         for cloud in iter::once(now).chain(earlier) {

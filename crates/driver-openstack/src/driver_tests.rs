@@ -302,7 +302,7 @@ async fn a_failure_keeps_the_state_of_the_machine() {
     let state = rig.create().await.unwrap_err().last_known_state.unwrap();
     assert_eq!(
         state,
-        r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false,"regions":["eu-1"]}"#
+        r#"{"owners":[["kubernetes.io-cluster-shoot","kubernetes.io-role-node"]],"volumes":false,"regions":["eu-1"],"project":"project-1"}"#
     );
     let rig = rig.keeping(Some(state.clone())).edited(json!({"flavorName": null}));
     let refused = rig.create().await.unwrap_err();

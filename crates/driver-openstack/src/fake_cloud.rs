@@ -66,6 +66,8 @@ pub struct State {
     /// The regions in the catalogue, with the host of their services.
     pub regions: Vec<(&'static str, &'static str)>,
     pub made: usize,
+    /// The project of the login.
+    pub project: &'static str,
     /// The servers, ports and volumes of the other region.
     elsewhere: [Vec<Value>; 3],
     pending: BTreeMap<String, usize>,
@@ -102,6 +104,7 @@ impl FakeCloud {
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             regions: vec![("eu-1", "cloud"), ("eu-2", "other")],
             made: 0,
+            project: PROJECT,
             elsewhere: [const { Vec::new() }; 3],
             pending: BTreeMap::new(),
         })))
@@ -236,7 +239,7 @@ impl State {
         let catalog: Vec<Value> = self.catalogue.iter().map(service).collect();
         let body = json!({"token": {
             "issued_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T01:00:00Z", "catalog": catalog,
-            "project": {"id": PROJECT, "name": "machines", "domain": {"id": "default", "name": "Default"}},
+            "project": {"id": self.project, "name": "machines", "domain": {"id": "default", "name": "Default"}},
         }});
         let mut answer = answer(201, &body);
         answer.headers.insert("x-subject-token", format!("t-{}", self.logins).parse().unwrap());

@@ -1,4 +1,4 @@
-//! The memory of a machine: the possible owners and regions of its resources, and whether volumes may be among them. Pure functions.
+//! The memory of a machine: the project, the possible owners and regions of its resources, and whether volumes may be among them. Pure functions.
 //!
 //! Resources are the server, the port and the volume that the driver makes for a machine. A user may edit a class that has machines. Older resources
 //! have the keys and the region that the class had when they were made. The last known state of the machine keeps both for later calls, because the
@@ -6,7 +6,7 @@
 
 use std::iter;
 
-use machine_driver::OwnerTags;
+use machine_driver::{Code, OwnerTags, Status};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -74,6 +74,8 @@ pub struct Memory {
     region: String,
     /// The regions of earlier versions of the class that may contain resources of the machine.
     pub earlier_regions: Vec<String>,
+    /// The id of the project in which something may have been made for the machine. `None` if it is not known.
+    project: Option<String>,
 }
 
 /// The form of a memory in the last known state of a machine.
@@ -86,6 +88,9 @@ struct Kept {
     volumes: bool,
     /// The regions that may contain resources of the machine.
     regions: Vec<String>,
+    /// The id of the project that may contain resources of the machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project: Option<String>,
 }
 
 impl Memory {
@@ -105,7 +110,8 @@ impl Memory {
         let region = spec.region.clone();
         let is_earlier = |known: &String| !known.is_empty() && *known != region;
         let earlier_regions = kept.regions.into_iter().filter(is_earlier).collect();
-        let memory = Self { owners: Owners::of_class(owner.clone()), volumes, region, earlier_regions };
+        let project = kept.project;
+        let memory = Self { owners: Owners::of_class(owner.clone()), volumes, region, earlier_regions, project };
         memory.with_owners(earlier.filter_map(|keys| spec::owner_tags(keys.iter())))
     }
 
@@ -118,6 +124,36 @@ impl Memory {
         memory.with_owners(servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys())))
     }
 
+    /// Checks that the login sees the resources of the machine. `login` is the id of its project.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for a login of another project: everything of the machine would count as deleted.
+    pub fn check_project(&self, login: Option<&str>) -> Result<(), Status> {
+        match (self.project.as_deref(), login) {
+            (Some(kept), Some(login)) if kept != login => {
+                let message = format!(
+                    "the machine was made in project {kept}, the login is of project {login}. Write a login of project {kept} to the Secret, or \
+                     remove the finalizer of the machine if nothing of it is left there"
+                );
+                Err(Status::new(Code::FailedPrecondition, message))
+            }
+            (None | Some(_), None | Some(_)) => Ok(()),
+        }
+    }
+
+    /// The memory with the project of the login, in which something of the machine exists or is made next.
+    #[must_use]
+    pub fn in_project(self, login: Option<&str>) -> Self {
+        let project = self.project.or_else(|| login.map(str::to_owned));
+        Self { project, ..self }
+    }
+
+    /// The memory after a failed creation of which nothing is left: a user may change the project of the class.
+    #[must_use]
+    pub fn in_no_project(self) -> Self {
+        Self { project: None, ..self }
+    }
+
     fn with_owners(mut self, owners: impl Iterator<Item = OwnerTags>) -> Self {
         owners.for_each(|owner| self.owners.add(owner));
         self
@@ -128,7 +164,8 @@ impl Memory {
         let keys = |owner: &OwnerTags| owner.keys().map(str::to_owned).collect();
         let regions = self.earlier_regions.iter().chain([&self.region]).cloned().collect();
         let volumes = self.volumes > Volumes::Unlikely;
-        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, regions };
+        let project = self.project.clone();
+        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, regions, project };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -151,7 +188,7 @@ mod tests {
 
     fn known(earlier: &[OwnerTags], volumes: Volumes, regions: &[&str]) -> Memory {
         let earlier_regions = regions.iter().map(|region| (*region).to_owned()).collect();
-        Memory { owners: owners(earlier), volumes, region: String::new(), earlier_regions }
+        Memory { owners: owners(earlier), volumes, region: String::new(), earlier_regions, project: None }
     }
 
     const OF_ANOTHER_ROLE: &str = r#"{"owners":[["kubernetes.io-cluster-c","kubernetes.io-role-old"]],"volumes":true}"#;
@@ -173,6 +210,29 @@ mod tests {
         assert_eq!(read, expected);
         let again = memory(&json!({}), &read.state());
         assert_eq!(again, read, "a state is read as it was written");
+    }
+
+    #[rstest]
+    #[case::of_no_known_project("", Some("q"), true)]
+    #[case::of_the_same_project(r#"{"project":"p"}"#, Some("p"), true)]
+    #[case::of_another_project(r#"{"project":"p"}"#, Some("q"), false)]
+    #[case::by_a_login_without_a_project(r#"{"project":"p"}"#, None, true)]
+    fn a_login_sees_a_machine(#[case] state: &str, #[case] login: Option<&str>, #[case] expected: bool) {
+        let memory = memory(&json!({}), state);
+        assert_eq!(memory.check_project(login).is_ok(), expected);
+        if let Err(status) = memory.check_project(login) {
+            assert_eq!(status.code, Code::FailedPrecondition);
+            assert!(status.message.contains("made in project p, the login is of project q"), "{}", status.message);
+        }
+    }
+
+    #[test]
+    fn a_project_is_kept_until_nothing_is_left_in_it() {
+        let known = memory(&json!({}), "").in_project(Some("p"));
+        assert_eq!(known.clone().in_project(Some("q")), known);
+        let again = memory(&json!({}), &known.state());
+        assert_eq!(again, known);
+        assert_eq!(again.in_no_project().state(), memory(&json!({}), "").state());
     }
 
     #[test]

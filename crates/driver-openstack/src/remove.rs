@@ -30,7 +30,7 @@ pub async fn by_name(subject: &Subject<'_>, cloud: &Session<'_>, name: &str) -> 
 /// # Errors
 /// The first failure, with a state that contains the keys of the servers. The next call may not find the servers any more.
 async fn all(subject: &Subject<'_>, cloud: &Session<'_>, servers: &[Server]) -> Result<(), Status> {
-    let memory = subject.memory.clone().with(servers);
+    let memory = subject.memory_with(servers);
     let ended = all_of(subject, &memory, cloud, servers).await;
     ended.map_err(|status| Status { last_known_state: Some(memory.state()), ..status })
 }

@@ -9,7 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::{
-    fake_cloud::Fault,
+    fake_cloud::{Fault, PROJECT},
     test_rig::{CLUSTER, ROLE, Rig, with_volume, without_port},
 };
 
@@ -215,6 +215,43 @@ async fn the_collector_deletes_no_port_of_a_running_machine() {
     rig.cloud.fails("GET /servers/s-a", vec![NOT_SHOWN; 10]);
     rig.delete().await.unwrap();
     assert_eq!((rig.servers(), rig.ports()), (strings(&["s-a"]), strings(&["p-a"])));
+}
+
+/// A user has written the login of another project to the Secret.
+#[tokio::test(start_paused = true)]
+async fn a_login_of_another_project_deletes_nothing() {
+    let rig = Rig::new(with_volume());
+    let made = rig.create().await.unwrap();
+    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state);
+    (rig.cloud.state().expired, rig.cloud.state().project) = (true, "project-2");
+    rig.list().await.unwrap();
+    for refused in
+        [rig.status().await.unwrap_err(), rig.initialize().await.unwrap_err(), rig.delete().await.unwrap_err()]
+    {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(refused.message.contains("made in project project-1, the login is of project project-2"), "{refused:?}");
+    }
+    assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+    (rig.cloud.state().expired, rig.cloud.state().project) = (true, PROJECT);
+    rig.list().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// A machine waits for capacity, and a user moves its class to a project that has some.
+#[tokio::test(start_paused = true)]
+async fn a_machine_of_which_nothing_was_made_is_made_in_another_project() {
+    let rig = Rig::new(with_volume());
+    let state = rig.status().await.unwrap_err().last_known_state;
+    assert!(state.as_ref().is_some_and(|state| state.contains(PROJECT)), "{state:?}");
+    let rig = rig.keeping(state);
+    rig.cloud.state().becomes = ("ERROR", Some("No valid host was found."));
+    let state = rig.create().await.unwrap_err().last_known_state;
+    let rig = rig.keeping(state);
+    (rig.cloud.state().expired, rig.cloud.state().project) = (true, "project-2");
+    rig.list().await.unwrap();
+    let state = rig.status().await.unwrap_err().last_known_state;
+    assert!(state.is_some_and(|state| state.contains("project-2")));
 }
 
 /// Neutron shows the ports of all projects to a login with the role `admin`.

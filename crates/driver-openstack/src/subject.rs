@@ -29,6 +29,8 @@ pub struct Subject<'a> {
     pub memory: Memory,
     pub machine: &'a Machine,
     pub secret: &'a SecretData,
+    /// The id of the login's project. `None` before [`Self::logged_in`], and for a login without a project.
+    project: Option<String>,
     login: Login,
 }
 
@@ -46,7 +48,26 @@ impl<'a> Subject<'a> {
         let owner = spec.owner_tags()?;
         let memory = Memory::of(&spec, &owner, &machine.status.last_known_state);
         let login = Login::of(secret, options.endpoint.as_deref())?;
-        Ok(Self { spec, owner, memory, machine, secret, login })
+        Ok(Self { spec, owner, memory, machine, secret, project: None, login })
+    }
+
+    /// The subject with the project of its login. A machine without a provider id may get a server there next.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` if the machine was made in another project, and failures of the login.
+    pub async fn logged_in(mut self, clouds: &Clouds, cx: &OpContext) -> Result<Self, Status> {
+        self.project = self.session_of_class(clouds, cx).project().await?;
+        self.memory.check_project(self.project.as_deref())?;
+        if self.machine.spec.provider_id.is_empty() {
+            self.memory = self.memory.in_project(self.project.as_deref());
+        }
+        Ok(self)
+    }
+
+    /// The memory of the machine with what these servers of the machine show.
+    pub fn memory_with(&self, servers: &[Server]) -> Memory {
+        let memory = self.memory.clone().with(servers);
+        if servers.is_empty() { memory } else { memory.in_project(self.project.as_deref()) }
     }
 
     /// The machine's name.
