@@ -493,7 +493,9 @@ impl State {
     }
 
     fn show_server(&mut self, id: &str) -> Outcome {
-        let Some(at) = self.servers.iter().position(|server| server["id"] == *id) else { return not_found("Instance") };
+        // The database of Nova compares ids without case.
+        let is_shown = |server: &Value| server["id"].as_str().unwrap().eq_ignore_ascii_case(id);
+        let Some(at) = self.servers.iter().position(is_shown) else { return not_found("Instance") };
         let shown = self.servers[at].clone();
         let left = self.pending.entry(id.to_owned()).or_default();
         if *left > 0 {

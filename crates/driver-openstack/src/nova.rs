@@ -127,13 +127,13 @@ impl Session<'_> {
     }
 }
 
-/// Checks that the answer to a request by id has this id. Caches and gateways may answer with another object.
+/// Checks that the answer to a request by id has this id, in small or capital letters. Caches and gateways may answer with another object.
 ///
 /// # Errors
 /// `Internal` for another object.
 pub fn about<T>(found: Option<T>, id: &str, id_of: impl Fn(&T) -> &String) -> Result<Option<T>, Failure> {
     match found {
-        Some(found) if id_of(&found) != id => {
+        Some(found) if !lookup::is_same_id(id_of(&found), id) => {
             let message = format!("{id} was asked for and the answer is about {}", id_of(&found));
             Err(Failure::permanent(Code::Internal, message))
         }

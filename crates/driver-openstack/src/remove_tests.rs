@@ -137,6 +137,7 @@ async fn o_07_a_server_without_the_metadata_of_the_owner_is_not_touched(#[case] 
 #[case::it_has_failed("openstack:///eu-1/s-a", json!({"status": "ERROR"}))]
 #[case::the_controller_managers_spelling("openstack:///s-a", json!({}))]
 #[case::a_renamed_one("openstack:///eu-1/s-a", json!({"name": "other"}))]
+#[case::in_capital_letters("openstack:///eu-1/S-A", json!({}))]
 #[tokio::test(start_paused = true)]
 async fn a_machine_with_a_provider_id_has_its_server_in_any_state(#[case] id: &str, #[case] change: Value) {
     let rig = Rig::new(json!({})).named(id);
