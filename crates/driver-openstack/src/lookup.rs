@@ -146,14 +146,14 @@ pub fn ours(servers: Vec<Server>, owners: &Owners) -> Vec<Server> {
     servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
 }
 
-/// The server with the machine's provider id. `None` if it is deleted, or has no keys of an owner (row O07).
+/// The server with the machine's provider id. `None` if it is deleted, or has no key of a cluster or a role (row O07).
 ///
 /// A user may edit the tags of a class that has machines. Therefore a server belongs to the machine if it has the machine's name and at least one tag
 /// key of the class's cluster. Its other keys may differ.
 ///
 /// # Errors
-/// `FailedPrecondition` for a server of another owner. It may be the machine's server, because a user may also have edited the cluster's key in the
-/// class. It runs, so this is no `NotFound`, which would end the machine without its server.
+/// `FailedPrecondition` for a server with other keys. It may be the machine's server, because a user may also have edited the cluster's key in the
+/// class, or keys of the server. It runs, so this is no `NotFound`, which would end the machine without its server.
 pub fn named_by_id(
     server: Server,
     class: &OwnerTags,
@@ -168,8 +168,12 @@ pub fn named_by_id(
     if owners.own(keys()) || server.name == machine && has_key_of_cluster() {
         return Ok(Some(server));
     }
-    let Some(other) = spec::owner_tags(keys()) else { return Ok(None) };
+    let left = spec::keys_of_owners(keys());
+    if left.is_empty() {
+        return Ok(None);
+    }
     let Server { id, name, .. } = &server;
+    let other = left.join(" ");
     let message = format!(
         "server [ID={id:?}] runs and does not belong to the machine with its provider id: its name is {name:?} and its owner {other}, not \
          {class}. It is not deleted. If it is the machine's, write the keys of the class to its metadata; if not, remove the finalizer of \

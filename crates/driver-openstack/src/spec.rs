@@ -66,6 +66,12 @@ pub fn owner_tags<'t>(keys: impl Iterator<Item = &'t String>) -> Option<OwnerTag
     OwnerTags::of(keys, CLUSTER_TAG, ROLE_TAG)
 }
 
+/// The keys of clusters and roles among these keys.
+pub fn keys_of_owners<'t>(keys: impl Iterator<Item = &'t String>) -> Vec<&'t str> {
+    let is_of_owner = |key: &&str| [CLUSTER_TAG, ROLE_TAG].iter().any(|part| OwnerTags::names(key, part));
+    keys.map(String::as_str).filter(is_of_owner).collect()
+}
+
 /// The disk that a server boots from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootDisk<'s> {
