@@ -124,6 +124,19 @@ impl Memory {
         memory.with_owners(servers.iter().filter_map(|server| spec::owner_tags(server.metadata.keys())))
     }
 
+    /// Checks that later calls know what the servers of the machine show. `shown` is the memory with the servers. After their deletion, ports and
+    /// volumes are found only by what is kept. A process that ends returns no state.
+    ///
+    /// # Errors
+    /// `Aborted` with the state to keep.
+    pub fn check_kept(&self, shown: &Self) -> Result<(), Status> {
+        if self.owners == shown.owners && self.volumes == shown.volumes {
+            return Ok(());
+        }
+        let message = "the state of the machine gets the keys and volumes of its server first; then the server is deleted";
+        Err(Status { last_known_state: Some(shown.state()), ..Status::new(Code::Aborted, message) })
+    }
+
     /// Checks that the login sees the resources of the machine. `login` is the id of its project.
     ///
     /// # Errors
@@ -210,6 +223,23 @@ mod tests {
         assert_eq!(read, expected);
         let again = memory(&json!({}), &read.state());
         assert_eq!(again, read, "a state is read as it was written");
+    }
+
+    #[rstest]
+    #[case::nothing_new("", json!({}), true)]
+    #[case::keys_of_the_class("", json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-node": "1"}}), true)]
+    #[case::other_keys("", json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-old": "1"}}), false)]
+    #[case::a_volume("", json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), false)]
+    #[case::a_known_volume(r#"{"volumes":true}"#, json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), true)]
+    fn what_a_server_shows_is_kept_first(#[case] state: &str, #[case] server: Value, #[case] expected: bool) {
+        let known = memory(&json!({}), state);
+        let shown = known.clone().with(&[serde_json::from_value(server).unwrap()]);
+        let checked = known.check_kept(&shown);
+        assert_eq!(checked.is_ok(), expected);
+        if let Err(status) = checked {
+            assert_eq!((status.code, status.last_known_state), (Code::Aborted, Some(shown.state())));
+            assert_eq!(memory(&json!({}), &shown.state()).check_kept(&shown), Ok(()), "once for a machine");
+        }
     }
 
     #[rstest]

@@ -5,7 +5,7 @@ use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup::{self, User},
+    lookup::{self, Deletion, User},
     memory::Memory,
     nova::Server,
     plan::{Presence, ServerDeletion, VolumeDeletion, VolumeStep},
@@ -14,8 +14,16 @@ use crate::{
 };
 
 /// Deletes the servers of a machine with their ports and volumes.
+///
+/// # Errors
+/// `Aborted` before anything is deleted, if the state of the machine lacks what the servers show.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
+    match subject.deletion() {
+        Deletion::OfMachine => subject.memory.check_kept(&subject.memory_with(&servers))?,
+        // Nothing keeps a state for it.
+        Deletion::OfOrphan => {}
+    }
     all(subject, cloud, &servers).await
 }
 
