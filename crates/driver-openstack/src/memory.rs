@@ -4,7 +4,7 @@
 //! have the keys and the region that the class had when they were made. The last known state of the machine keeps both for later calls, because the
 //! server, which shows the keys, may be deleted before the port and the volume.
 
-use std::iter;
+use std::{iter, ops::Not};
 
 use machine_driver::{Code, OwnerTags, Status};
 use serde::{Deserialize, Serialize};
@@ -19,8 +19,10 @@ use crate::{
 pub enum Volumes {
     /// There is no sign of a volume.
     Unlikely,
-    /// An earlier version of the class requested a volume, or a volume is attached. An attached volume may belong to a pod.
+    /// A volume is or was attached. It may belong to a pod, or Nova may have made it.
     Possible,
+    /// An earlier version of the class requested a volume.
+    Made,
     /// The class requests a volume.
     Wanted,
 }
@@ -86,6 +88,9 @@ struct Kept {
     owners: Vec<Vec<String>>,
     /// Whether the machine may have volumes.
     volumes: bool,
+    /// Whether the driver may have made one of them.
+    #[serde(rename = "ownVolumes", skip_serializing_if = "Not::not")]
+    own_volumes: bool,
     /// The regions that may contain resources of the machine.
     regions: Vec<String>,
     /// The id of the project that may contain resources of the machine.
@@ -101,6 +106,7 @@ impl Memory {
         let kept: Kept = serde_json::from_str(last_known_state).unwrap_or_default();
         let volumes = match spec.root_disk() {
             RootDisk::Own { .. } => Volumes::Wanted,
+            RootDisk::OfFlavor | RootDisk::MadeByNova(_) if kept.own_volumes => Volumes::Made,
             RootDisk::OfFlavor | RootDisk::MadeByNova(_) if kept.volumes => Volumes::Possible,
             RootDisk::OfFlavor | RootDisk::MadeByNova(_) => Volumes::Unlikely,
         };
@@ -178,7 +184,8 @@ impl Memory {
         let regions = self.earlier_regions.iter().chain([&self.region]).cloned().collect();
         let volumes = self.volumes > Volumes::Unlikely;
         let project = self.project.clone();
-        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, regions, project };
+        let own_volumes = self.volumes >= Volumes::Made;
+        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, own_volumes, regions, project };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }
@@ -280,7 +287,9 @@ mod tests {
     fn servers_and_the_class_say_more() {
         let wanted = memory(&json!({"rootDiskSize": 2, "rootDiskType": "ssd"}), "");
         assert_eq!(wanted.volumes, Volumes::Wanted);
-        assert_eq!(memory(&json!({}), &wanted.state()).volumes, Volumes::Possible, "a user has edited the class");
+        let edited = memory(&json!({}), &wanted.state());
+        assert_eq!(edited.volumes, Volumes::Made, "a user has edited the class");
+        assert_eq!(memory(&json!({}), &edited.state()), edited, "a state is read as it was written");
         let server = json!({
             "metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-old": "1", "x": "1"},
             "os-extended-volumes:volumes_attached": [{"id": "v"}],

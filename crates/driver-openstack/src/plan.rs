@@ -7,6 +7,7 @@ use machine_driver::{Code, Status};
 
 use crate::{
     lookup::{Disk, Earlier, State},
+    memory::Volumes,
     neutron::Port,
     nova::Server,
     storage::Volume,
@@ -139,6 +140,23 @@ impl ServerDeletion {
         match server.map(State::of) {
             Some(State::Building | State::Failed | State::Built) if since > REPEAT_AFTER => Self::Repeat,
             None | Some(_) => Self::Wait,
+        }
+    }
+}
+
+/// The volumes of a machine if the login can't use Cinder.
+///
+/// # Errors
+/// `FailedPrecondition` if the driver has made a volume for the machine: it would stay. The failure itself if the class requests one.
+pub fn kept_out_of_cinder(volumes: Volumes, failure: Failure) -> Result<Vec<Volume>, Failure> {
+    match volumes {
+        Volumes::Unlikely | Volumes::Possible => Ok(Vec::new()),
+        Volumes::Wanted => Err(failure),
+        Volumes::Made => {
+            let said = failure.status.message;
+            let message =
+                format!("a volume was made for the machine and can't be looked for, the login needs a right in Cinder: {said}");
+            Err(Failure::permanent(Code::FailedPrecondition, message))
         }
     }
 }
@@ -308,6 +326,16 @@ mod tests {
     ) {
         let server = state.map(|(status, task)| server_of(status, task));
         assert_eq!(ServerDeletion::next(server.as_ref(), Duration::from_secs(seconds)), expected);
+    }
+
+    #[rstest]
+    #[case::no_sign(Volumes::Unlikely, None)]
+    #[case::one_is_attached(Volumes::Possible, None)]
+    #[case::an_earlier_class_has_requested_one(Volumes::Made, Some(Code::FailedPrecondition))]
+    #[case::the_class_requests_one(Volumes::Wanted, Some(Code::PermissionDenied))]
+    fn a_login_without_a_right_in_cinder_finds(#[case] volumes: Volumes, #[case] expected: Option<Code>) {
+        let found = kept_out_of_cinder(volumes, Failure::permanent(Code::PermissionDenied, "no"));
+        assert_eq!(found.err().map(|failure| failure.status.code), expected);
     }
 
     #[rstest]

@@ -428,6 +428,21 @@ async fn a_cinder_that_hangs_does_not_delay_classes_without_volumes() {
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }
 
+/// The state of the machine says that the driver has made a volume.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_cinder_refuses_to_list_is_not_forgotten() {
+    let rig = Rig::new(with_volume());
+    let made = rig.create().await.unwrap();
+    let edit = json!({"rootDiskSize": null, "rootDiskType": null});
+    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state).edited(edit);
+    rig.cloud.fails("GET /volumes", [Fault::Error(403, "<html>")]);
+    let refused = rig.delete().await.unwrap_err();
+    assert_eq!(refused.code, Code::FailedPrecondition);
+    assert!(refused.message.starts_with("a volume was made for the machine"), "{}", refused.message);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty(), "{:?}", rig.volumes());
+}
+
 /// The second deletion does not find the server, which would show its volumes.
 #[rstest]
 #[case::to_the_disk_of_the_flavor(json!({"rootDiskSize": null, "rootDiskType": null}))]

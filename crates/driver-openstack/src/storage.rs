@@ -12,6 +12,7 @@ use crate::{
     memory::Volumes,
     neutron::NamedThing,
     nova::{about, optional, query},
+    plan,
 };
 
 /// The longest time for a search for volumes of a machine that probably has none.
@@ -63,6 +64,9 @@ impl Session<'_> {
 
     /// The result of a search for volumes. If a machine probably has no volumes, a failure and a long wait count as an empty list. The cloud may have
     /// no Cinder, and the login may have no right in Cinder. A Cinder that does not answer must not delay machines without volumes.
+    ///
+    /// # Errors
+    /// Errors of Cinder, and `FailedPrecondition` from [`plan::kept_out_of_cinder`].
     pub async fn volumes_if_any(
         &self,
         volumes: Volumes,
@@ -70,8 +74,8 @@ impl Session<'_> {
     ) -> Result<Vec<Volume>, Failure> {
         match volumes {
             Volumes::Wanted => search.await,
-            Volumes::Possible => match search.await {
-                Err(failure) if self.is_kept_out(&failure).await => Ok(Vec::new()),
+            Volumes::Possible | Volumes::Made => match search.await {
+                Err(failure) if self.is_kept_out(&failure).await => plan::kept_out_of_cinder(volumes, failure),
                 answer => answer,
             },
             Volumes::Unlikely => {
