@@ -100,7 +100,7 @@ impl Creation<'_> {
         let outcome = match State::of(&server) {
             State::Building => built(self.cloud, &server.id).await,
             State::Failed => Err(Unbuilt::Surely(lookup::fault(&server))),
-            State::Built | State::Ending | State::Gone => Ok(server),
+            State::Built | State::Ending | State::SoftDeleted | State::Gone => Ok(server),
         };
         match outcome {
             Ok(server) => Ok(server),

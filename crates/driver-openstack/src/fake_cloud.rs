@@ -66,6 +66,8 @@ pub struct State {
     /// The regions in the catalogue, with the host of their services.
     pub regions: Vec<(&'static str, &'static str)>,
     pub made: usize,
+    /// Whether a deleted server can be restored.
+    pub deletes_softly: bool,
     /// The project of the login.
     pub project: &'static str,
     /// The servers, ports and volumes of the other region.
@@ -104,6 +106,7 @@ impl FakeCloud {
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             regions: vec![("eu-1", "cloud"), ("eu-2", "other")],
             made: 0,
+            deletes_softly: false,
             project: PROJECT,
             elsewhere: [const { Vec::new() }; 3],
             pending: BTreeMap::new(),
@@ -526,6 +529,10 @@ impl State {
         let Some(server) = self.servers.iter_mut().find(|server| server["id"] == *id) else {
             return not_found("Instance");
         };
+        if self.deletes_softly {
+            server["status"] = json!("SOFT_DELETED");
+            return Ok((204, Value::Null));
+        }
         server["OS-EXT-STS:task_state"] = json!("deleting");
         self.pending.insert(id.to_owned(), looks);
         Ok((204, Value::Null))

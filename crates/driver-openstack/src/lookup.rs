@@ -80,6 +80,8 @@ pub enum State {
     Built,
     /// The deletion of the server has begun. Nova may still report it as ACTIVE.
     Ending,
+    /// The server is deleted, and can be restored until Nova reclaims it. It still has its ports and volumes.
+    SoftDeleted,
     /// The server is deleted.
     Gone,
 }
@@ -88,12 +90,18 @@ impl State {
     /// The state of a server.
     pub fn of(server: &Server) -> Self {
         match server.status.as_str() {
-            "DELETED" | "SOFT_DELETED" => Self::Gone,
+            "DELETED" => Self::Gone,
+            "SOFT_DELETED" => Self::SoftDeleted,
             _ if matches!(server.task_state.as_deref(), Some("deleting" | "soft-deleting")) => Self::Ending,
             "BUILD" => Self::Building,
             "ERROR" => Self::Failed,
             _ => Self::Built,
         }
+    }
+
+    /// Whether the deletion of the server has ended.
+    pub fn is_deleted(self) -> bool {
+        matches!(self, Self::SoftDeleted | Self::Gone)
     }
 }
 
@@ -143,7 +151,7 @@ fn too_many(servers: &[Server]) -> Status {
 /// The servers that belong to one of the owners and are not deleted.
 pub fn ours(servers: Vec<Server>, owners: &Owners) -> Vec<Server> {
     let is_ours = |server: &Server| owners.own(server.metadata.keys());
-    servers.into_iter().filter(|server| is_ours(server) && State::of(server) != State::Gone).collect()
+    servers.into_iter().filter(|server| is_ours(server) && !State::of(server).is_deleted()).collect()
 }
 
 /// The server with the machine's provider id. `None` if it is deleted, or has no key of a cluster or a role (row O07).
@@ -162,7 +170,7 @@ pub fn named_by_id(
 ) -> Result<Option<Server>, Status> {
     let keys = || server.metadata.keys();
     let has_key_of_cluster = || class.share_a_cluster_with(|key| server.metadata.contains_key(key));
-    if State::of(&server) == State::Gone {
+    if State::of(&server).is_deleted() {
         return Ok(None);
     }
     if owners.own(keys()) || server.name == machine && has_key_of_cluster() {

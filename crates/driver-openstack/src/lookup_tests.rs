@@ -46,7 +46,7 @@ fn server(status: &str, task: Option<&str>) -> Server {
 #[case("ERROR", None, State::Failed)]
 #[case("SHUTOFF", None, State::Built)]
 #[case("UNKNOWN", None, State::Built)]
-#[case("SOFT_DELETED", None, State::Gone)]
+#[case("SOFT_DELETED", None, State::SoftDeleted)]
 #[case("DELETED", None, State::Gone)]
 fn a_state_means(#[case] status: &str, #[case] task: Option<&str>, #[case] expected: State) {
     assert_eq!(State::of(&server(status, task)), expected);

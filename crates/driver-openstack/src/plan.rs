@@ -114,7 +114,7 @@ impl Presence {
     /// The observation after a look. `None` if the server is surely gone.
     pub fn after(self, shown: Option<&Server>) -> Option<Self> {
         match (self, shown.map(State::of)) {
-            (_, Some(State::Gone)) | (Self::Ending, None) => None,
+            (_, Some(State::SoftDeleted | State::Gone)) | (Self::Ending, None) => None,
             (_, Some(State::Ending)) => Some(Self::Ending),
             (_, Some(State::Building | State::Failed | State::Built)) => Some(Self::BEGIN),
             (Self::Unseen(looks), None) => (looks + 1 < UNSEEN_LOOKS).then_some(Self::Unseen(looks + 1)),
@@ -304,6 +304,7 @@ mod tests {
     #[case::it_is_being_deleted(Presence::Unseen(1), Some(server_of("ACTIVE", Some("deleting"))), Some(Presence::Ending))]
     #[case::it_was_being_deleted(Presence::Ending, None, None)]
     #[case::it_is_marked_as_deleted(Presence::BEGIN, Some(server_of("DELETED", None)), None)]
+    #[case::it_can_be_restored(Presence::BEGIN, Some(server_of("SOFT_DELETED", None)), None)]
     fn a_server_is_surely_gone_after_three_looks(
         #[case] before: Presence,
         #[case] shown: Option<Server>,

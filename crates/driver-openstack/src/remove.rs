@@ -5,7 +5,7 @@ use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup::{self, Deletion, User},
+    lookup::{self, Deletion, State, User},
     memory::Memory,
     nova::Server,
     plan::{Presence, ServerDeletion, VolumeDeletion, VolumeStep},
@@ -55,7 +55,8 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     }
     for id in ending {
         match gone(cloud, id).await {
-            Ok(()) => ended.push(id.as_str()),
+            Ok(State::SoftDeleted) => {}
+            Ok(_) => ended.push(id.as_str()),
             Err(status) => failed = failed.or(Some(status)),
         }
     }
@@ -70,14 +71,16 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     rest.remove_volumes(name).await
 }
 
-/// Waits until a server is deleted.
-async fn gone(cloud: &Session<'_>, id: &str) -> Result<(), Status> {
+/// Waits until a server is deleted, and returns its last state.
+async fn gone(cloud: &Session<'_>, id: &str) -> Result<State, Status> {
     let (mut wait, mut asked) = (Wait::within(cloud.cx), Instant::now());
     let (mut presence, mut status) = (Presence::BEGIN, String::new());
     loop {
         match cloud.server(id).await {
             Ok(server) => {
-                let Some(now) = presence.after(server.as_ref()) else { return Ok(()) };
+                let Some(now) = presence.after(server.as_ref()) else {
+                    return Ok(server.as_ref().map_or(State::Gone, State::of));
+                };
                 presence = now;
                 match ServerDeletion::next(server.as_ref(), asked.elapsed()) {
                     ServerDeletion::Wait => {}
@@ -118,7 +121,9 @@ impl Rest<'_> {
             User::Another => return Ok(true),
             User::AskNova => {}
         }
-        let Some(shown) = looked_for(cloud, server).await? else { return Ok(false) };
+        let Some(shown) = looked_for(cloud, server).await?.filter(|shown| State::of(shown) != State::Gone) else {
+            return Ok(false);
+        };
         let is_own = own.is_some_and(|own| lookup::is_same_id(own, server));
         // A server without the keys of an owner has no machine (row O07).
         if is_own && subject.own_server(shown)?.is_some() { Err(lookup::shown_again(server)) } else { Ok(true) }

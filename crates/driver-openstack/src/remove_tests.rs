@@ -297,7 +297,8 @@ async fn ports_of_other_projects_are_neither_used_nor_listed_nor_deleted() {
 async fn a_machine_keeps_its_server_when_tags_of_its_class_change(#[case] edit: Value) {
     let rig = Rig::new(with_volume());
     let made = rig.create().await.unwrap();
-    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state).edited(edit);
+    let id = made.vm.provider_id;
+    let rig = rig.named(&id).keeping(made.last_known_state).edited(edit);
     assert_eq!(rig.status().await.unwrap().provider_id, id);
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?} {:?} {:?}", rig.servers(), rig.ports(), rig.volumes());
@@ -539,6 +540,30 @@ async fn an_earlier_owner_does_not_reach_another_cluster() {
 
 fn strings(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+/// Nova keeps deleted servers for a while (`reclaim_instance_interval`).
+#[tokio::test(start_paused = true)]
+async fn a_server_that_can_be_restored_keeps_its_port_and_its_volume() {
+    let rig = Rig::new(with_volume());
+    let made = rig.create().await.unwrap();
+    let rig = rig.named(&made.vm.provider_id).keeping(made.last_known_state);
+    rig.cloud.state().deletes_softly = true;
+    rig.delete().await.unwrap();
+    rig.delete().await.unwrap();
+    assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
+    assert_eq!(rig.list().await.unwrap(), []);
+    // Nova reclaims the server.
+    {
+        let mut state = rig.cloud.state();
+        state.servers.clear();
+        state.ports[0]["device_id"] = json!("");
+        (state.volumes[0]["status"], state.volumes[0]["attachments"]) = (json!("available"), json!([]));
+    }
+    let left = rig.list().await.unwrap();
+    let rig = rig.orphan(&left[0].provider_id);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
 }
 
 /// Cinder deletes no volume that has snapshots.

@@ -236,7 +236,8 @@ impl Wait {
     }
 }
 
-/// The server with this id. `None` only if it is surely gone: the machine of a server that one look does not find may still have it.
+/// The server with this id, also a deleted one that Nova shows. `None` only if it is surely gone: the machine of a server that one look does not find
+/// may still have it.
 ///
 /// # Errors
 /// Errors of Nova, and `DeadlineExceeded`.
@@ -245,9 +246,8 @@ pub async fn looked_for(cloud: &Session<'_>, id: &str) -> Result<Option<Server>,
     loop {
         let shown = cloud.server(id).await?;
         match presence.after(shown.as_ref()) {
-            None => return Ok(None),
-            Some(_) if shown.is_some() => return Ok(shown),
-            Some(unseen) => presence = unseen,
+            Some(unseen) if shown.is_none() => presence = unseen,
+            Some(_) | None => return Ok(shown),
         }
         wait.pause(|| format!("looking for server [ID={id:?}]: Nova has not shown it")).await?;
     }
@@ -270,7 +270,7 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
                     Some((State::Built | State::Failed, server)) => {
                         return Err(Unbuilt::Surely(lookup::fault(&server)));
                     }
-                    Some((State::Ending | State::Gone, _)) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
+                    Some((State::Ending | State::SoftDeleted | State::Gone, _)) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
                 }
             }
             // A passing failure may be over before the wait ends.
