@@ -1,5 +1,7 @@
 //! Makes the server of a machine, with its port and volume, or takes over the machine's existing server.
 
+use std::time::Duration;
+
 use cloud_client::Failure;
 use machine_driver::{Code, CreatedVm, SecretData, Status};
 use serde_json::{Value, json};
@@ -16,6 +18,9 @@ use crate::{
     storage::Volume,
     subject::{Subject, Unbuilt, Wait, built},
 };
+
+/// The longest time in which a failed creation deletes what it has made.
+const LONGEST_CLEAN_UP: Duration = Duration::from_secs(30);
 
 /// The name of the security group that Neutron makes for each project.
 const DEFAULT_GROUP: &str = "default";
@@ -118,9 +123,12 @@ impl Creation<'_> {
         }
     }
 
-    /// The failure of a creation, after which nothing of it is left.
+    /// The failure of a creation, after which nothing of it is left. The failure does not wait for a deletion that lasts: the autoscaler needs it, and
+    /// later calls find the rest.
     async fn cleaned_up(&self, status: Status) -> Status {
-        match remove::by_name(self.subject, self.cloud, self.name).await {
+        let clean_up = remove::by_name(self.subject, self.cloud, self.name);
+        let cleaned = tokio::time::timeout(LONGEST_CLEAN_UP, clean_up).await;
+        match cleaned.unwrap_or_else(|_| Err(Status::new(Code::DeadlineExceeded, "its deletion lasts"))) {
             Ok(()) => {
                 let state = self.subject.memory.clone().in_no_project().state();
                 Status { last_known_state: Some(state), ..status }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use machine_driver::Code;
+use machine_driver::{Code, Instant};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -192,6 +192,23 @@ async fn o_02_a_failed_server_is_deleted_with_its_port_and_its_volume(#[case] fa
         refused.message,
         format!("server [ID=\"s-3\"] reached unexpected status \"ERROR\", fault: {fault} (code 500)")
     );
+    assert!(rig.is_empty());
+}
+
+/// The autoscaler uses another group only if it gets the failure.
+#[tokio::test(start_paused = true)]
+async fn a_failure_does_not_wait_for_a_deletion_that_lasts() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().becomes = ("ERROR", Some("No valid host was found."));
+    rig.cloud.state().deletion_fails = Some("No valid host was found.");
+    let began = Instant::now();
+    let refused = rig.create().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
+    assert_eq!(refused.code, Code::ResourceExhausted);
+    assert!(refused.message.ends_with("(and what was made could not be deleted: its deletion lasts)"), "{}", refused.message);
+    rig.cloud.state().deletion_fails = None;
+    let rig = rig.keeping(refused.last_known_state);
+    rig.delete().await.unwrap();
     assert!(rig.is_empty());
 }
 

@@ -66,6 +66,8 @@ pub struct State {
     /// The regions in the catalogue, with the host of their services.
     pub regions: Vec<(&'static str, &'static str)>,
     pub made: usize,
+    /// The fault of a server after its deletion, which fails.
+    pub deletion_fails: Option<&'static str>,
     /// Whether a deleted server can be restored.
     pub deletes_softly: bool,
     /// The project of the login.
@@ -106,6 +108,7 @@ impl FakeCloud {
             catalogue: vec!["compute/v2.1", "network/v2.0", "image/v2", "block-storage/v3"],
             regions: vec![("eu-1", "cloud"), ("eu-2", "other")],
             made: 0,
+            deletion_fails: None,
             deletes_softly: false,
             project: PROJECT,
             elsewhere: [const { Vec::new() }; 3],
@@ -531,6 +534,11 @@ impl State {
         };
         if self.deletes_softly {
             server["status"] = json!("SOFT_DELETED");
+            return Ok((204, Value::Null));
+        }
+        if let Some(fault) = self.deletion_fails {
+            server["status"] = json!("ERROR");
+            server["fault"] = json!({"code": 500, "message": fault});
             return Ok((204, Value::Null));
         }
         server["OS-EXT-STS:task_state"] = json!("deleting");

@@ -11,7 +11,7 @@ use crate::{
     errors,
     memory::{Memory, Owners},
     neutron::{NamedThing, Port, Subnet},
-    nova::Server,
+    nova::{Fault, Server},
     rules::network_of,
     spec::{self, Spec},
     storage::Volume,
@@ -107,11 +107,28 @@ impl State {
 
 /// The failure of a server that is not built. The text is that of the Go driver.
 pub fn fault(server: &Server) -> Status {
-    let mut message = format!("server [ID={:?}] reached unexpected status {:?}", server.id, server.status);
-    let Some(fault) = &server.fault else { return Status::new(Code::Internal, message) };
-    message = format!("{message}, fault: {} (code {})", fault.message, fault.code);
-    let code = if errors::tells_of_exhaustion(&fault.message) { Code::ResourceExhausted } else { Code::Internal };
-    Status::new(code, message)
+    let message = format!("server [ID={:?}] reached unexpected status {:?}{}", server.id, server.status, said_of(server));
+    let is_exhausted = server.fault.as_ref().is_some_and(|fault| errors::tells_of_exhaustion(&fault.message));
+    Status::new(if is_exhausted { Code::ResourceExhausted } else { Code::Internal }, message)
+}
+
+/// The fault of a server, for the end of a message.
+fn said_of(server: &Server) -> String {
+    let said = |fault: &Fault| format!(", fault: {} (code {})", fault.message, fault.code);
+    server.fault.as_ref().map(said).unwrap_or_default()
+}
+
+/// The state of a server in words.
+pub fn state_in_words(server: &Server) -> String {
+    let task = server.task_state.as_ref().map(|task| format!(" ({task})")).unwrap_or_default();
+    format!("{}{task}{}", server.status, said_of(server))
+}
+
+/// The state of a volume in words.
+pub fn volume_in_words(volume: &Volume) -> String {
+    let users: Vec<&str> = volume.attachments.iter().filter_map(|one| one.server_id.as_deref()).collect();
+    let of = if users.is_empty() { String::new() } else { format!(" by server {}", users.join(", ")) };
+    format!("{}{of}", volume.status)
 }
 
 /// The server of a machine.

@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::*;
 use crate::{
     neutron::FixedIp,
-    nova::{Address, Fault},
+    nova::Address,
     storage::Attachment,
 };
 

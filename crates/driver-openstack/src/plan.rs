@@ -6,7 +6,7 @@ use cloud_client::{Failure, FailureKind};
 use machine_driver::{Code, Status};
 
 use crate::{
-    lookup::{Disk, Earlier, State},
+    lookup::{self, Disk, Earlier, State},
     memory::Volumes,
     neutron::Port,
     nova::Server,
@@ -125,21 +125,40 @@ impl Presence {
 /// The time after which the deletion of a server is requested again, because Nova may lose it.
 const REPEAT_AFTER: Duration = Duration::from_secs(60);
 
+/// The maximum number of requests for the deletion of one server in one call.
+const MAX_REQUESTS: u32 = 2;
+/// The time after which a wait for an object that does not change ends. The next call waits again.
+const STALLED_AFTER: Duration = Duration::from_secs(120);
+
 /// The next step of a deletion of a server that was requested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ServerDeletion {
     /// The server exists, or Nova has not shown it in too few looks.
     Wait,
     /// The deletion is requested again.
     Repeat,
+    /// The deletion fails.
+    Fail(Status),
 }
 
 impl ServerDeletion {
-    /// The next step for a server that is not surely gone. `since` is the time since the last request.
-    pub fn next(server: Option<&Server>, since: Duration) -> Self {
-        match server.map(State::of) {
-            Some(State::Building | State::Failed | State::Built) if since > REPEAT_AFTER => Self::Repeat,
-            None | Some(_) => Self::Wait,
+    /// The next step for a server that is not surely gone.
+    ///
+    /// `requests` is the number of requests so far, `since` the time since the last one, and `unchanged` the time since which the server has its state.
+    /// The failure is `FailedPrecondition` for a server that Nova does not delete, and `Aborted` for one that it is still deleting.
+    pub fn next(server: Option<&Server>, requests: u32, since: Duration, unchanged: Duration) -> Self {
+        let Some(server) = server else { return Self::Wait };
+        let fail = |code| {
+            let (id, state) = (&server.id, lookup::state_in_words(server));
+            let message = format!("error while waiting for server [ID={id:?}] to be deleted: it is still {state}");
+            Self::Fail(Status::new(code, message))
+        };
+        match State::of(server) {
+            State::Ending if unchanged > STALLED_AFTER => fail(Code::Aborted),
+            State::Building | State::Failed | State::Built if since > REPEAT_AFTER => {
+                if requests < MAX_REQUESTS { Self::Repeat } else { fail(Code::FailedPrecondition) }
+            }
+            _ => Self::Wait,
         }
     }
 }
@@ -188,16 +207,25 @@ impl VolumeDeletion {
     /// The progress before the first request.
     pub const BEGIN: Self = Self::Refused(0);
 
-    /// The next step with a volume.
-    pub fn next(self, volume: &Volume) -> VolumeStep {
+    /// The next step with a volume. `unchanged` is the time since which the volume has its state.
+    ///
+    /// A wait that lasts fails with `Aborted` if Cinder works on the volume, and otherwise with `FailedPrecondition`: an operator must act, for example
+    /// at an attachment to a server that is gone.
+    pub fn next(self, volume: &Volume, unchanged: Duration) -> VolumeStep {
         match (self, Disk::of(volume)) {
             (Self::Refused(_), Disk::Ready | Disk::Broken) => VolumeStep::Request,
             (Self::Accepted, Disk::Broken) => {
                 let message = format!("volume {} can't be deleted: it is {}", volume.id, volume.status);
                 VolumeStep::Fail(Status::new(Code::Internal, message))
             }
-            (Self::Refused(_), Disk::Changing | Disk::InUse)
-            | (Self::Accepted, Disk::Ready | Disk::Changing | Disk::InUse) => VolumeStep::Wait,
+            (_, Disk::Ready | Disk::Changing | Disk::InUse) if unchanged > STALLED_AFTER => {
+                let is_worked_on = matches!(volume.status.as_str(), "creating" | "downloading" | "deleting");
+                let code = if is_worked_on { Code::Aborted } else { Code::FailedPrecondition };
+                let state = lookup::volume_in_words(volume);
+                let message = format!("volume {} can't be deleted yet (it is tried again): it is still {state}", volume.id);
+                VolumeStep::Fail(Status::new(code, message))
+            }
+            (Self::Refused(_) | Self::Accepted, Disk::Ready | Disk::Changing | Disk::InUse) => VolumeStep::Wait,
         }
     }
 
@@ -229,6 +257,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::storage::Attachment;
 
     fn port_of(id: &str) -> Port {
         Port { id: id.to_owned(), device_id: "s".to_owned(), ..Port::default() }
@@ -313,20 +342,30 @@ mod tests {
         assert_eq!(before.after(shown.as_ref()), expected);
     }
 
+    fn still(code: Code, state: &str) -> ServerDeletion {
+        let message = format!("error while waiting for server [ID=\"\"] to be deleted: it is still {state}");
+        ServerDeletion::Fail(failed(code, &message))
+    }
+
     #[rstest]
-    #[case::it_is_not_shown(None, 61, ServerDeletion::Wait)]
-    #[case::it_is_being_deleted(Some(("ACTIVE", Some("deleting"))), 61, ServerDeletion::Wait)]
-    #[case::it_lives(Some(("ACTIVE", None)), 60, ServerDeletion::Wait)]
-    #[case::it_still_lives(Some(("ACTIVE", None)), 61, ServerDeletion::Repeat)]
-    #[case::it_is_still_being_built(Some(("BUILD", None)), 61, ServerDeletion::Repeat)]
-    #[case::it_has_failed(Some(("ERROR", None)), 61, ServerDeletion::Repeat)]
+    #[case::it_is_not_shown(None, 1, 61, 121, ServerDeletion::Wait)]
+    #[case::it_is_being_deleted(Some(("ACTIVE", Some("deleting"))), 1, 61, 120, ServerDeletion::Wait)]
+    #[case::its_deletion_lasts(Some(("ACTIVE", Some("deleting"))), 1, 121, 121, still(Code::Aborted, "ACTIVE (deleting)"))]
+    #[case::it_lives(Some(("ACTIVE", None)), 1, 60, 60, ServerDeletion::Wait)]
+    #[case::it_still_lives(Some(("ACTIVE", None)), 1, 61, 61, ServerDeletion::Repeat)]
+    #[case::it_is_still_being_built(Some(("BUILD", None)), 1, 61, 61, ServerDeletion::Repeat)]
+    #[case::it_has_failed(Some(("ERROR", None)), 1, 61, 61, ServerDeletion::Repeat)]
+    #[case::it_has_failed_twice(Some(("ERROR", None)), 2, 61, 61, still(Code::FailedPrecondition, "ERROR"))]
     fn the_deletion_of_a_server_is_repeated_after_a_minute(
         #[case] state: Option<(&str, Option<&str>)>,
-        #[case] seconds: u64,
+        #[case] requests: u32,
+        #[case] since: u64,
+        #[case] unchanged: u64,
         #[case] expected: ServerDeletion,
     ) {
         let server = state.map(|(status, task)| server_of(status, task));
-        assert_eq!(ServerDeletion::next(server.as_ref(), Duration::from_secs(seconds)), expected);
+        let [since, unchanged] = [since, unchanged].map(Duration::from_secs);
+        assert_eq!(ServerDeletion::next(server.as_ref(), requests, since, unchanged), expected);
     }
 
     #[rstest]
@@ -357,7 +396,25 @@ mod tests {
         #[case] status: &str,
         #[case] expected: VolumeStep,
     ) {
-        assert_eq!(progress.next(&volume_of(status)), expected);
+        assert_eq!(progress.next(&volume_of(status), Duration::from_secs(120)), expected);
+    }
+
+    #[rstest]
+    #[case::a_stale_attachment(VolumeDeletion::BEGIN, "in-use", Code::FailedPrecondition)]
+    #[case::it_is_reserved_for_ever(VolumeDeletion::BEGIN, "reserved", Code::FailedPrecondition)]
+    #[case::its_detachment_hangs(VolumeDeletion::Refused(2), "detaching", Code::FailedPrecondition)]
+    #[case::cinder_has_given_up_its_deletion(VolumeDeletion::Accepted, "available", Code::FailedPrecondition)]
+    #[case::its_deletion_lasts(VolumeDeletion::Accepted, "deleting", Code::Aborted)]
+    fn a_volume_that_does_not_change_is_told_of(
+        #[case] progress: VolumeDeletion,
+        #[case] status: &str,
+        #[case] code: Code,
+    ) {
+        let attachments = vec![Attachment { server_id: Some("s".to_owned()) }];
+        let volume = Volume { attachments, ..volume_of(status) };
+        let message = format!("volume v can't be deleted yet (it is tried again): it is still {status} by server s");
+        let expected = VolumeStep::Fail(failed(code, &message));
+        assert_eq!(progress.next(&volume, Duration::from_secs(121)), expected);
     }
 
     #[rstest]

@@ -73,7 +73,7 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
 
 /// Waits until a server is deleted, and returns its last state.
 async fn gone(cloud: &Session<'_>, id: &str) -> Result<State, Status> {
-    let (mut wait, mut asked) = (Wait::within(cloud.cx), Instant::now());
+    let (mut wait, mut asked, mut requests) = (Wait::within(cloud.cx), Instant::now(), 1);
     let (mut presence, mut status) = (Presence::BEGIN, String::new());
     loop {
         match cloud.server(id).await {
@@ -82,14 +82,15 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<State, Status> {
                     return Ok(server.as_ref().map_or(State::Gone, State::of));
                 };
                 presence = now;
-                match ServerDeletion::next(server.as_ref(), asked.elapsed()) {
+                status = server.as_ref().map_or(status, lookup::state_in_words);
+                match ServerDeletion::next(server.as_ref(), requests, asked.elapsed(), wait.unchanged(&status)) {
                     ServerDeletion::Wait => {}
                     ServerDeletion::Repeat => {
                         cloud.delete_server(id).await?;
-                        asked = Instant::now();
+                        (asked, requests) = (Instant::now(), requests + 1);
                     }
+                    ServerDeletion::Fail(status) => return Err(status),
                 }
-                status = server.map_or(status, |server| server.status);
             }
             Err(failure) if failure.kind == FailureKind::Permanent => return Err(failure.status),
             Err(_) => {}
@@ -158,7 +159,7 @@ impl Rest<'_> {
         let (mut wait, mut progress) = (Wait::within(self.cloud.cx), VolumeDeletion::BEGIN);
         loop {
             let id = volume.id.clone();
-            match progress.next(&volume) {
+            match progress.next(&volume, wait.unchanged(&lookup::volume_in_words(&volume))) {
                 VolumeStep::Request => progress = progress.after(&id, self.cloud.delete_volume(&id).await)?,
                 VolumeStep::Wait => {}
                 VolumeStep::Fail(status) => return Err(status),

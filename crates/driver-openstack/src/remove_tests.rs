@@ -199,9 +199,14 @@ async fn a_deletion_that_hangs_fails_and_can_be_repeated() {
     let rig = Rig::new(json!({}));
     rig.server("s-a", json!({}));
     rig.cloud.state().looks = 1_000_000;
+    let began = Instant::now();
     let refused = rig.delete().await.unwrap_err();
-    assert_eq!(refused.code, Code::DeadlineExceeded);
-    assert_eq!(refused.message, "error while waiting for server [ID=\"s-a\"] to be deleted: it is still ACTIVE");
+    assert_eq!(refused.code, Code::Aborted);
+    assert_eq!(
+        refused.message,
+        "error while waiting for server [ID=\"s-a\"] to be deleted: it is still ACTIVE (deleting)"
+    );
+    assert!(began.elapsed() < Duration::from_secs(150), "{:?}", began.elapsed());
     rig.cloud.state().looks = 1;
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
@@ -564,6 +569,51 @@ async fn a_server_that_can_be_restored_keeps_its_port_and_its_volume() {
     let rig = rig.orphan(&left[0].provider_id);
     rig.delete().await.unwrap();
     assert!(rig.is_empty());
+}
+
+/// The host of the server does not answer Nova.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_that_ends_in_error_is_told_of_with_the_fault() {
+    let rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    rig.cloud.state().deletion_fails = Some("Failed to delete: host is down");
+    let began = Instant::now();
+    let refused = rig.delete().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(150), "{:?}", began.elapsed());
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (
+            Code::FailedPrecondition,
+            "error while waiting for server [ID=\"s-2\"] to be deleted: it is still ERROR, fault: Failed to delete: host is down \
+             (code 500)"
+        )
+    );
+    assert_eq!(rig.cloud.asked("DELETE /servers").len(), 2);
+    rig.cloud.state().deletion_fails = None;
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// The attachment names a server that is gone.
+#[tokio::test(start_paused = true)]
+async fn a_volume_with_a_stale_attachment_is_told_of() {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    {
+        let mut state = rig.cloud.state();
+        state.servers.clear();
+        state.ports.clear();
+    }
+    let began = Instant::now();
+    let refused = rig.delete().await.unwrap_err();
+    assert!(began.elapsed() < Duration::from_secs(150), "{:?}", began.elapsed());
+    assert_eq!(
+        (refused.code, refused.message.as_str()),
+        (
+            Code::FailedPrecondition,
+            "volume v-2 can't be deleted yet (it is tried again): it is still in-use by server s-3"
+        )
+    );
 }
 
 /// Cinder deletes no volume that has snapshots.

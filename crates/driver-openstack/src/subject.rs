@@ -211,6 +211,8 @@ const RESERVE: Duration = Duration::from_secs(60);
 pub struct Wait {
     until: Instant,
     pause: Duration,
+    /// The last state of the awaited object, and the time since which it has this state.
+    shown: (String, Instant),
 }
 
 impl Wait {
@@ -218,7 +220,16 @@ impl Wait {
     pub fn within(cx: &OpContext) -> Self {
         let left = cx.left();
         let limit = left.saturating_sub(RESERVE).max(left / 2).min(LONGEST_WAIT);
-        Self { until: Instant::now() + limit, pause: FIRST_PAUSE }
+        let now = Instant::now();
+        Self { until: now + limit, pause: FIRST_PAUSE, shown: (String::new(), now) }
+    }
+
+    /// For how long the awaited object has had the state that is shown now.
+    pub fn unchanged(&mut self, shown: &str) -> Duration {
+        if self.shown.0 != shown {
+            self.shown = (shown.to_owned(), Instant::now());
+        }
+        self.shown.1.elapsed()
     }
 
     /// Waits until the next request.
