@@ -8,6 +8,8 @@ use crate::failure::{Failure, FailureKind};
 pub const MAX_TRIES: u32 = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause that a cloud may ask for. After a longer one, users would wait for a word of the cloud.
+const LONGEST_ASKED_PAUSE: Duration = Duration::from_secs(60);
 
 /// Whether a request may be sent again although the first one may have been carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +42,7 @@ pub fn after(failure: &Failure, tries: u32, repeat: Repeat, left: Duration, draw
     }
     let ceiling = FIRST_PAUSE.saturating_mul(1 << tries.min(16)).min(LONGEST_PAUSE);
     let pause = FIRST_PAUSE + ceiling.saturating_sub(FIRST_PAUSE).mul_f64(draw.clamp(0.0, 1.0));
-    let pause = failure.retry_after.map_or(pause, |asked| asked.max(FIRST_PAUSE));
+    let pause = failure.retry_after.map_or(pause, |asked| asked.clamp(FIRST_PAUSE, LONGEST_ASKED_PAUSE));
     // Without enough time for an answer, another try would only cost the cloud a request.
     if pause < left { Next::In(pause) } else { Next::GiveUp }
 }
@@ -72,7 +74,7 @@ mod tests {
     #[case::four_tries_are_enough(Throttled, Safe, 4, None, 0.0, GiveUp)]
     #[case::c11_the_cloud_says_when(Throttled, Safe, 1, Some(ms(3000)), 0.5, In(ms(3000)))]
     #[case::at_once_is_too_soon(Throttled, Safe, 1, Some(ms(0)), 0.5, In(ms(200)))]
-    #[case::there_is_no_time_for_another(Throttled, Safe, 1, Some(ms(10_000)), 0.5, GiveUp)]
+    #[case::there_is_no_time_for_another(Throttled, Safe, 1, Some(ms(100_000)), 0.5, GiveUp)]
     fn the_next_step(
         #[case] kind: FailureKind,
         #[case] repeat: Repeat,
@@ -83,5 +85,12 @@ mod tests {
     ) {
         let failure = Failure { retry_after, ..Failure::new(Code::Unavailable, "no", kind) };
         assert_eq!(after(&failure, tries, repeat, ms(10_000), draw), expected);
+    }
+
+    #[test]
+    fn no_cloud_asks_for_more_than_a_minute() {
+        let asked = Some(Duration::from_secs(900));
+        let failure = Failure { retry_after: asked, ..Failure::new(Code::Unavailable, "no", Throttled) };
+        assert_eq!(after(&failure, 1, Safe, Duration::from_secs(1200), 0.5), In(Duration::from_secs(60)));
     }
 }
