@@ -123,8 +123,8 @@ impl Creation<'_> {
         }
     }
 
-    /// The failure of a creation, after which nothing of it is left. The failure does not wait for a deletion that lasts: the autoscaler needs it, and
-    /// later calls find the rest.
+    /// The failure of a creation, after which nothing of it is left. The failure does not wait for a deletion that lasts: the autoscaler needs it.
+    /// Later calls find the rest.
     async fn cleaned_up(&self, status: Status) -> Status {
         let clean_up = remove::by_name(self.subject, self.cloud, self.name);
         let cleaned = tokio::time::timeout(LONGEST_CLEAN_UP, clean_up).await;

@@ -205,7 +205,11 @@ async fn a_failure_does_not_wait_for_a_deletion_that_lasts() {
     let refused = rig.create().await.unwrap_err();
     assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
     assert_eq!(refused.code, Code::ResourceExhausted);
-    assert!(refused.message.ends_with("(and what was made could not be deleted: its deletion lasts)"), "{}", refused.message);
+    assert!(
+        refused.message.ends_with("(and what was made could not be deleted: its deletion lasts)"),
+        "{}",
+        refused.message
+    );
     rig.cloud.state().deletion_fails = None;
     let rig = rig.keeping(refused.last_known_state);
     rig.delete().await.unwrap();
@@ -605,9 +609,7 @@ async fn a_region_that_the_catalogue_lacks_for_a_while_is_not_forgotten() {
     (rig.cloud.state().expired, rig.cloud.state().regions) = (true, vec![("eu-2", "other")]);
     // A service refuses the old token, as a new process has none.
     rig.list().await.unwrap();
-    for refused in
-        [rig.status().await.unwrap_err(), rig.create().await.unwrap_err(), rig.delete().await.unwrap_err()]
-    {
+    for refused in [rig.status().await.unwrap_err(), rig.create().await.unwrap_err(), rig.delete().await.unwrap_err()] {
         assert_eq!(refused.code, Code::FailedPrecondition);
         assert!(refused.message.contains("has begun in region \"eu-1\""), "{}", refused.message);
         assert!(refused.last_known_state.is_none_or(|state| state.contains("eu-1")));

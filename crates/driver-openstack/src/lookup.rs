@@ -107,7 +107,8 @@ impl State {
 
 /// The failure of a server that is not built. The text is that of the Go driver.
 pub fn fault(server: &Server) -> Status {
-    let message = format!("server [ID={:?}] reached unexpected status {:?}{}", server.id, server.status, said_of(server));
+    let message =
+        format!("server [ID={:?}] reached unexpected status {:?}{}", server.id, server.status, said_of(server));
     let is_exhausted = server.fault.as_ref().is_some_and(|fault| errors::tells_of_exhaustion(&fault.message));
     Status::new(if is_exhausted { Code::ResourceExhausted } else { Code::Internal }, message)
 }

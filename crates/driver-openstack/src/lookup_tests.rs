@@ -5,11 +5,7 @@ use std::collections::BTreeMap;
 use rstest::rstest;
 
 use super::*;
-use crate::{
-    neutron::FixedIp,
-    nova::Address,
-    storage::Attachment,
-};
+use crate::{neutron::FixedIp, nova::Address, storage::Attachment};
 
 fn owner() -> OwnerTags {
     let keys = ["kubernetes.io-cluster-c", "kubernetes.io-role-node"].map(str::to_owned);
@@ -314,7 +310,12 @@ fn a_look_up_has_a_state_if_a_creation_follows(#[case] code: Code, #[case] has_s
 fn a_missing_region_has_words(#[case] code: Code, #[case] has_words: bool) {
     let status = region_is_missing("eu-2", Status::new(code, "no endpoint"));
     assert_eq!(status.code, code);
-    assert_eq!(status.message.contains("has begun in region \"eu-2\", and no endpoint"), has_words, "{}", status.message);
+    assert_eq!(
+        status.message.contains("has begun in region \"eu-2\", and no endpoint"),
+        has_words,
+        "{}",
+        status.message
+    );
 }
 
 #[rstest]

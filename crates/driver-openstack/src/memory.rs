@@ -139,7 +139,8 @@ impl Memory {
         if self.owners == shown.owners && self.volumes == shown.volumes {
             return Ok(());
         }
-        let message = "the state of the machine gets the keys and volumes of its server first; then the server is deleted";
+        let message =
+            "the state of the machine gets the keys and volumes of its server first; then the server is deleted";
         Err(Status { last_known_state: Some(shown.state()), ..Status::new(Code::Aborted, message) })
     }
 

@@ -144,8 +144,8 @@ pub enum ServerDeletion {
 impl ServerDeletion {
     /// The next step for a server that is not surely gone.
     ///
-    /// `requests` is the number of requests so far, `since` the time since the last one, and `unchanged` the time since which the server has its state.
-    /// The failure is `FailedPrecondition` for a server that Nova does not delete, and `Aborted` for one that it is still deleting.
+    /// `requests` is the number of requests so far, and `since` the time since the last one. `unchanged` is the time for which the server has had its
+    /// state. The failure is `FailedPrecondition` for a server that Nova does not delete, and `Aborted` for one that it is still deleting.
     pub fn next(server: Option<&Server>, requests: u32, since: Duration, unchanged: Duration) -> Self {
         let Some(server) = server else { return Self::Wait };
         let fail = |code| {
@@ -156,7 +156,11 @@ impl ServerDeletion {
         match State::of(server) {
             State::Ending if unchanged > STALLED_AFTER => fail(Code::Aborted),
             State::Building | State::Failed | State::Built if since > REPEAT_AFTER => {
-                if requests < MAX_REQUESTS { Self::Repeat } else { fail(Code::FailedPrecondition) }
+                if requests < MAX_REQUESTS {
+                    Self::Repeat
+                } else {
+                    fail(Code::FailedPrecondition)
+                }
             }
             _ => Self::Wait,
         }
@@ -173,8 +177,9 @@ pub fn kept_out_of_cinder(volumes: Volumes, failure: Failure) -> Result<Vec<Volu
         Volumes::Wanted => Err(failure),
         Volumes::Made => {
             let said = failure.status.message;
-            let message =
-                format!("a volume was made for the machine and can't be looked for, the login needs a right in Cinder: {said}");
+            let message = format!(
+                "a volume was made for the machine and can't be looked for, the login needs a right in Cinder: {said}"
+            );
             Err(Failure::permanent(Code::FailedPrecondition, message))
         }
     }
@@ -207,10 +212,10 @@ impl VolumeDeletion {
     /// The progress before the first request.
     pub const BEGIN: Self = Self::Refused(0);
 
-    /// The next step with a volume. `unchanged` is the time since which the volume has its state.
+    /// The next step with a volume. `unchanged` is the time for which the volume has had its state.
     ///
-    /// A wait that lasts fails with `Aborted` if Cinder works on the volume, and otherwise with `FailedPrecondition`: an operator must act, for example
-    /// at an attachment to a server that is gone.
+    /// A wait that lasts fails with `Aborted` if Cinder works on the volume. Otherwise it fails with `FailedPrecondition`: an operator must act, for
+    /// example at an attachment to a server that is gone.
     pub fn next(self, volume: &Volume, unchanged: Duration) -> VolumeStep {
         match (self, Disk::of(volume)) {
             (Self::Refused(_), Disk::Ready | Disk::Broken) => VolumeStep::Request,
@@ -222,7 +227,8 @@ impl VolumeDeletion {
                 let is_worked_on = matches!(volume.status.as_str(), "creating" | "downloading" | "deleting");
                 let code = if is_worked_on { Code::Aborted } else { Code::FailedPrecondition };
                 let state = lookup::volume_in_words(volume);
-                let message = format!("volume {} can't be deleted yet (it is tried again): it is still {state}", volume.id);
+                let message =
+                    format!("volume {} can't be deleted yet (it is tried again): it is still {state}", volume.id);
                 VolumeStep::Fail(Status::new(code, message))
             }
             (Self::Refused(_) | Self::Accepted, Disk::Ready | Disk::Changing | Disk::InUse) => VolumeStep::Wait,
@@ -330,7 +336,11 @@ mod tests {
     #[case::it_is_shown_again(Presence::Unseen(2), Some(server_of("ACTIVE", None)), Some(Presence::BEGIN))]
     #[case::it_is_being_built(Presence::Unseen(2), Some(server_of("BUILD", None)), Some(Presence::BEGIN))]
     #[case::it_has_failed(Presence::Ending, Some(server_of("ERROR", None)), Some(Presence::BEGIN))]
-    #[case::it_is_being_deleted(Presence::Unseen(1), Some(server_of("ACTIVE", Some("deleting"))), Some(Presence::Ending))]
+    #[case::it_is_being_deleted(
+        Presence::Unseen(1),
+        Some(server_of("ACTIVE", Some("deleting"))),
+        Some(Presence::Ending)
+    )]
     #[case::it_was_being_deleted(Presence::Ending, None, None)]
     #[case::it_is_marked_as_deleted(Presence::BEGIN, Some(server_of("DELETED", None)), None)]
     #[case::it_can_be_restored(Presence::BEGIN, Some(server_of("SOFT_DELETED", None)), None)]

@@ -251,7 +251,10 @@ async fn a_login_of_another_project_deletes_nothing() {
         [rig.status().await.unwrap_err(), rig.initialize().await.unwrap_err(), rig.delete().await.unwrap_err()]
     {
         assert_eq!(refused.code, Code::FailedPrecondition);
-        assert!(refused.message.contains("made in project project-1, the login is of project project-2"), "{refused:?}");
+        assert!(
+            refused.message.contains("made in project project-1, the login is of project project-2"),
+            "{refused:?}"
+        );
     }
     assert_eq!((rig.servers().len(), rig.ports().len(), rig.volumes().len()), (1, 1, 1));
     (rig.cloud.state().expired, rig.cloud.state().project) = (true, PROJECT);

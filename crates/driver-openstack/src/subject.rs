@@ -105,7 +105,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Sessions in the regions of earlier versions of the class, where a machine without a region in its provider id may have a server. The state
-    /// of a machine contains no mistyped region: [`lookup::before_creation`] keeps only regions that the catalogue has.
+    /// of a machine contains no mistyped region: calls in a region that the catalogue lacks fail before the region is kept.
     ///
     /// # Errors
     /// `FailedPrecondition` for a region that the catalogue lacks now. Its servers would run on.
@@ -281,7 +281,9 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
                     Some((State::Built | State::Failed, server)) => {
                         return Err(Unbuilt::Surely(lookup::fault(&server)));
                     }
-                    Some((State::Ending | State::SoftDeleted | State::Gone, _)) => return Err(Unbuilt::Surely(deleted_meanwhile(id))),
+                    Some((State::Ending | State::SoftDeleted | State::Gone, _)) => {
+                        return Err(Unbuilt::Surely(deleted_meanwhile(id)));
+                    }
                 }
             }
             // A passing failure may be over before the wait ends.
