@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 use crate::{
     bodies,
     cloud::Session,
-    lookup::{self, Backing, Earlier, State, unique},
+    lookup::{self, Backing, Earlier, unique},
     neutron::{NamedThing, Port},
     nova::Server,
     plan::{self, Boot, Made, Supply},
     ports, remove,
     spec::{RootDisk, Spec},
+    state::{self, State},
     storage::Volume,
     subject::{Subject, Unbuilt, Wait, built},
 };
@@ -104,7 +105,7 @@ impl Creation<'_> {
     async fn taken_over(&self, server: Server) -> Result<Server, Status> {
         let outcome = match State::of(&server) {
             State::Building => built(self.cloud, &server.id).await,
-            State::Failed => Err(Unbuilt::Surely(lookup::fault(&server))),
+            State::Failed => Err(Unbuilt::Surely(state::fault(&server))),
             State::Built | State::Ending | State::SoftDeleted | State::Gone => Ok(server),
         };
         match outcome {

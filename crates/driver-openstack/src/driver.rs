@@ -14,12 +14,13 @@ use crate::{
     OPENSTACK, OpenStackClasses, SCHEMA, ask,
     cloud::{Clouds, Session},
     create::Creation,
-    lookup::{self, Backing, State},
+    lookup::{self, Backing},
     memory::Owners,
     nova::Server,
     options::{MachineStatus, OpenStackOptions},
     ports, remove,
     spec::Spec,
+    state::State,
     subject::{NameLocks, Subject, built},
 };
 

@@ -49,6 +49,8 @@ mod secret;
 #[cfg(feature = "driver")]
 mod spec;
 #[cfg(feature = "driver")]
+mod state;
+#[cfg(feature = "driver")]
 mod storage;
 #[cfg(feature = "driver")]
 mod subject;

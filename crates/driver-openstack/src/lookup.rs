@@ -1,4 +1,4 @@
-//! Decides who owns servers, ports and volumes, which of them belong to a machine and serve it, and what their state means. Pure functions.
+//! Decides who owns servers, ports and volumes, and which of them belong to a machine and serve it. Pure functions.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::{
     bodies::MADE_FOR,
-    errors,
     memory::{Memory, Owners},
     neutron::{NamedThing, Port, Subnet},
-    nova::{Fault, Server},
+    nova::Server,
     rules::network_of,
     spec::{self, Spec},
+    state::{Disk, State},
     storage::Volume,
 };
 
@@ -67,69 +67,6 @@ pub fn identity(region: &str, server: &Server, machine: &str) -> VmIdentity {
         _ => Vec::new(),
     };
     VmIdentity { provider_id: provider_id(region, &server.id), node_name: machine.to_owned(), addresses }
-}
-
-/// The state of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Nova is building the server.
-    Building,
-    /// Building, or a later operation, has failed.
-    Failed,
-    /// The server exists. It may be running, or a user may have stopped it.
-    Built,
-    /// The deletion of the server has begun. Nova may still report it as ACTIVE.
-    Ending,
-    /// The server is deleted, and can be restored until Nova reclaims it. It still has its ports and volumes.
-    SoftDeleted,
-    /// The server is deleted.
-    Gone,
-}
-
-impl State {
-    /// The state of a server.
-    pub fn of(server: &Server) -> Self {
-        match server.status.as_str() {
-            "DELETED" => Self::Gone,
-            "SOFT_DELETED" => Self::SoftDeleted,
-            _ if matches!(server.task_state.as_deref(), Some("deleting" | "soft-deleting")) => Self::Ending,
-            "BUILD" => Self::Building,
-            "ERROR" => Self::Failed,
-            _ => Self::Built,
-        }
-    }
-
-    /// Whether the deletion of the server has ended.
-    pub fn is_deleted(self) -> bool {
-        matches!(self, Self::SoftDeleted | Self::Gone)
-    }
-}
-
-/// The failure of a server that is not built. The text is that of the Go driver.
-pub fn fault(server: &Server) -> Status {
-    let message =
-        format!("server [ID={:?}] reached unexpected status {:?}{}", server.id, server.status, said_of(server));
-    let is_exhausted = server.fault.as_ref().is_some_and(|fault| errors::tells_of_exhaustion(&fault.message));
-    Status::new(if is_exhausted { Code::ResourceExhausted } else { Code::Internal }, message)
-}
-
-/// The fault of a server, for the end of a message.
-fn said_of(server: &Server) -> String {
-    let said = |fault: &Fault| format!(", fault: {} (code {})", fault.message, fault.code);
-    server.fault.as_ref().map(said).unwrap_or_default()
-}
-
-/// The state of a server in words.
-pub fn state_in_words(server: &Server) -> String {
-    let task = server.task_state.as_ref().map(|task| format!(" ({task})")).unwrap_or_default();
-    format!("{}{task}{}", server.status, said_of(server))
-}
-
-/// The state of a volume in words.
-pub fn volume_in_words(volume: &Volume) -> String {
-    let users: Vec<&str> = volume.attachments.iter().filter_map(|one| one.server_id.as_deref()).collect();
-    let of = if users.is_empty() { String::new() } else { format!(" by server {}", users.join(", ")) };
-    format!("{}{of}", volume.status)
 }
 
 /// The server of a machine.
@@ -545,31 +482,6 @@ pub fn earlier_volume(volumes: Vec<Volume>, owners: &Owners, made_for: &str) -> 
             Disk::Ready | Disk::Changing | Disk::Broken => Fit::Usable,
         }
     })
-}
-
-/// The state of a volume of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
-    /// A server can boot from the volume.
-    Ready,
-    /// The volume is being created, detached or deleted.
-    Changing,
-    /// The volume can't be used.
-    Broken,
-    /// The volume is attached to a server.
-    InUse,
-}
-
-impl Disk {
-    /// The state of a volume.
-    pub fn of(volume: &Volume) -> Self {
-        match volume.status.as_str() {
-            "available" => Self::Ready,
-            "creating" | "downloading" | "detaching" | "deleting" | "reserved" => Self::Changing,
-            "in-use" | "attaching" => Self::InUse,
-            _ => Self::Broken,
-        }
-    }
 }
 
 /// The volumes that belong to one of the owners.

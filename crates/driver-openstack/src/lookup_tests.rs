@@ -1,4 +1,4 @@
-//! Tables of ids, states and owners.
+//! Tables of ids and owners.
 
 use std::collections::BTreeMap;
 
@@ -34,21 +34,6 @@ fn server(status: &str, task: Option<&str>) -> Server {
 }
 
 #[rstest]
-#[case("BUILD", None, State::Building)]
-#[case("BUILD", Some("spawning"), State::Building)]
-#[case("ACTIVE", None, State::Built)]
-#[case("ACTIVE", Some("deleting"), State::Ending)]
-#[case("ERROR", Some("deleting"), State::Ending)]
-#[case("ERROR", None, State::Failed)]
-#[case("SHUTOFF", None, State::Built)]
-#[case("UNKNOWN", None, State::Built)]
-#[case("SOFT_DELETED", None, State::SoftDeleted)]
-#[case("DELETED", None, State::Gone)]
-fn a_state_means(#[case] status: &str, #[case] task: Option<&str>, #[case] expected: State) {
-    assert_eq!(State::of(&server(status, task)), expected);
-}
-
-#[rstest]
 #[case::free("", Deletion::OfOrphan, User::Nobody)]
 #[case::of_a_server_that_the_call_has_deleted("s-ended", Deletion::OfOrphan, User::Nobody)]
 #[case::of_the_server_in_the_provider_id("s-own", Deletion::OfOrphan, User::AskNova)]
@@ -58,18 +43,6 @@ fn a_state_means(#[case] status: &str, #[case] task: Option<&str>, #[case] expec
 #[case::of_no_server("dhcp?x", Deletion::OfMachine, User::Another)]
 fn a_port_or_a_volume_has_a_user(#[case] server: &str, #[case] deletion: Deletion, #[case] expected: User) {
     assert_eq!(user(server, &["s-ended"], Some("s-own"), deletion), expected);
-}
-
-#[rstest]
-#[case::no_capacity(Some("No valid host was found. There are not enough hosts available."), Code::ResourceExhausted)]
-#[case::something_else(Some("disk on fire"), Code::Internal)]
-#[case::no_fault(None, Code::Internal)]
-fn a_fault_has_its_code(#[case] fault: Option<&str>, #[case] code: Code) {
-    let fault = fault.map(|message| Fault { code: 500, message: message.to_owned() });
-    let status = super::fault(&Server { fault: fault.clone(), ..server("ERROR", None) });
-    assert_eq!(status.code, code);
-    let rest = fault.map(|fault| format!(", fault: {} (code 500)", fault.message)).unwrap_or_default();
-    assert_eq!(status.message, format!("server [ID=\"1\"] reached unexpected status \"ERROR\"{rest}"));
 }
 
 #[rstest]

@@ -6,10 +6,11 @@ use cloud_client::{Failure, FailureKind};
 use machine_driver::{Code, Status};
 
 use crate::{
-    lookup::{self, Disk, Earlier, State},
+    lookup::Earlier,
     memory::Volumes,
     neutron::Port,
     nova::Server,
+    state::{self, Disk, State},
     storage::Volume,
 };
 
@@ -149,7 +150,7 @@ impl ServerDeletion {
     pub fn next(server: Option<&Server>, requests: u32, since: Duration, unchanged: Duration) -> Self {
         let Some(server) = server else { return Self::Wait };
         let fail = |code| {
-            let (id, state) = (&server.id, lookup::state_in_words(server));
+            let (id, state) = (&server.id, state::server_in_words(server));
             let message = format!("error while waiting for server [ID={id:?}] to be deleted: it is still {state}");
             Self::Fail(Status::new(code, message))
         };
@@ -226,7 +227,7 @@ impl VolumeDeletion {
             (_, Disk::Ready | Disk::Changing | Disk::InUse) if unchanged > STALLED_AFTER => {
                 let is_worked_on = matches!(volume.status.as_str(), "creating" | "downloading" | "deleting");
                 let code = if is_worked_on { Code::Aborted } else { Code::FailedPrecondition };
-                let state = lookup::volume_in_words(volume);
+                let state = state::volume_in_words(volume);
                 let message =
                     format!("volume {} can't be deleted yet (it is tried again): it is still {state}", volume.id);
                 VolumeStep::Fail(Status::new(code, message))

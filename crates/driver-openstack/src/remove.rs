@@ -5,10 +5,11 @@ use machine_driver::{Instant, Status};
 
 use crate::{
     cloud::Session,
-    lookup::{self, Deletion, State, User},
+    lookup::{self, Deletion, User},
     memory::Memory,
     nova::Server,
     plan::{Presence, ServerDeletion, VolumeDeletion, VolumeStep},
+    state::{self, State},
     storage::Volume,
     subject::{Subject, Wait, looked_for},
 };
@@ -82,7 +83,7 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<State, Status> {
                     return Ok(server.as_ref().map_or(State::Gone, State::of));
                 };
                 presence = now;
-                status = server.as_ref().map_or(status, lookup::state_in_words);
+                status = server.as_ref().map_or(status, state::server_in_words);
                 match ServerDeletion::next(server.as_ref(), requests, asked.elapsed(), wait.unchanged(&status)) {
                     ServerDeletion::Wait => {}
                     ServerDeletion::Repeat => {
@@ -159,7 +160,7 @@ impl Rest<'_> {
         let (mut wait, mut progress) = (Wait::within(self.cloud.cx), VolumeDeletion::BEGIN);
         loop {
             let id = volume.id.clone();
-            match progress.next(&volume, wait.unchanged(&lookup::volume_in_words(&volume))) {
+            match progress.next(&volume, wait.unchanged(&state::volume_in_words(&volume))) {
                 VolumeStep::Request => progress = progress.after(&id, self.cloud.delete_volume(&id).await)?,
                 VolumeStep::Wait => {}
                 VolumeStep::Fail(status) => return Err(status),

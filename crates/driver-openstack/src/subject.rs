@@ -12,12 +12,13 @@ use machine_driver::{Code, Instant, Machine, OpContext, OwnerTags, SecretData, S
 use crate::{
     cloud::{Clouds, Session},
     login::Login,
-    lookup::{self, Deletion, Place, State},
+    lookup::{self, Deletion, Place},
     memory::Memory,
     nova::Server,
     options::OpenStackOptions,
     plan::Presence,
     spec::Spec,
+    state::{self, State},
 };
 
 /// The machine of a call, with the parsed class and the login.
@@ -279,7 +280,7 @@ pub async fn built(cloud: &Session<'_>, id: &str) -> Result<Server, Unbuilt> {
                     Some((State::Built, server)) if server.status == "ACTIVE" => return Ok(server),
                     // A new server in another state than ACTIVE and ERROR was changed by a user.
                     Some((State::Built | State::Failed, server)) => {
-                        return Err(Unbuilt::Surely(lookup::fault(&server)));
+                        return Err(Unbuilt::Surely(state::fault(&server)));
                     }
                     Some((State::Ending | State::SoftDeleted | State::Gone, _)) => {
                         return Err(Unbuilt::Surely(deleted_meanwhile(id)));
