@@ -109,7 +109,7 @@ pub fn ours(servers: Vec<Server>, owners: &Owners) -> Vec<Server> {
     servers.into_iter().filter(|server| is_ours(server) && !State::of(server).is_deleted()).collect()
 }
 
-/// The server with the machine's provider id. `None` if it is deleted, or has no key of a cluster or a role (row O07).
+/// The server with the machine's provider id. `None` if it is deleted, or has no key of a cluster (row O07).
 ///
 /// A user may edit the tags of a class that has machines. Therefore a server belongs to the machine if it has the machine's name and at least one tag
 /// key of the class's cluster. Its other keys may differ.
@@ -131,7 +131,7 @@ pub fn named_by_id(
     if owners.own(keys()) || server.name == machine && has_key_of_cluster() {
         return Ok(Some(server));
     }
-    let left = spec::keys_of_owners(keys());
+    let left = spec::keys_of_clusters(keys());
     if left.is_empty() {
         return Ok(None);
     }

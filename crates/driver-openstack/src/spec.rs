@@ -66,10 +66,9 @@ pub fn owner_tags<'t>(keys: impl Iterator<Item = &'t String>) -> Option<OwnerTag
     OwnerTags::of(keys, CLUSTER_TAG, ROLE_TAG)
 }
 
-/// The keys of clusters and roles among these keys.
-pub fn keys_of_owners<'t>(keys: impl Iterator<Item = &'t String>) -> Vec<&'t str> {
-    let is_of_owner = |key: &&str| [CLUSTER_TAG, ROLE_TAG].iter().any(|part| OwnerTags::names(key, part));
-    keys.map(String::as_str).filter(is_of_owner).collect()
+/// The keys of clusters among these keys.
+pub fn keys_of_clusters<'t>(keys: impl Iterator<Item = &'t String>) -> Vec<&'t str> {
+    keys.map(String::as_str).filter(|key| OwnerTags::names(key, CLUSTER_TAG)).collect()
 }
 
 /// The disk that a server boots from.
