@@ -135,8 +135,9 @@ impl Memory {
     ///
     /// # Errors
     /// `Aborted` with the state to keep.
-    pub fn check_kept(&self, shown: &Self) -> Result<(), Status> {
-        if self.owners == shown.owners && self.volumes == shown.volumes {
+    pub fn check_kept(&self, shown: &Self, disk: RootDisk<'_>) -> Result<(), Status> {
+        let are_volumes_known = self.volumes == shown.volumes || matches!(disk, RootDisk::MadeByNova(_));
+        if self.owners == shown.owners && are_volumes_known {
             return Ok(());
         }
         let message =
@@ -234,19 +235,25 @@ mod tests {
     }
 
     #[rstest]
-    #[case::nothing_new("", json!({}), true)]
-    #[case::keys_of_the_class("", json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-node": "1"}}), true)]
-    #[case::other_keys("", json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-old": "1"}}), false)]
-    #[case::a_volume("", json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), false)]
-    #[case::a_known_volume(r#"{"volumes":true}"#, json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), true)]
-    fn what_a_server_shows_is_kept_first(#[case] state: &str, #[case] server: Value, #[case] expected: bool) {
+    #[case::nothing_new("", RootDisk::OfFlavor, json!({}), true)]
+    #[case::keys_of_the_class("", RootDisk::OfFlavor, json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-node": "1"}}), true)]
+    #[case::other_keys("", RootDisk::OfFlavor, json!({"metadata": {"kubernetes.io-cluster-c": "1", "kubernetes.io-role-old": "1"}}), false)]
+    #[case::a_volume("", RootDisk::OfFlavor, json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), false)]
+    #[case::a_volume_of_nova("", RootDisk::MadeByNova(2), json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), true)]
+    #[case::a_known_volume(r#"{"volumes":true}"#, RootDisk::OfFlavor, json!({"os-extended-volumes:volumes_attached": [{"id": "v"}]}), true)]
+    fn what_a_server_shows_is_kept_first(
+        #[case] state: &str,
+        #[case] disk: RootDisk<'_>,
+        #[case] server: Value,
+        #[case] expected: bool,
+    ) {
         let known = memory(&json!({}), state);
         let shown = known.clone().with(&[serde_json::from_value(server).unwrap()]);
-        let checked = known.check_kept(&shown);
+        let checked = known.check_kept(&shown, disk);
         assert_eq!(checked.is_ok(), expected);
         if let Err(status) = checked {
             assert_eq!((status.code, status.last_known_state), (Code::Aborted, Some(shown.state())));
-            assert_eq!(memory(&json!({}), &shown.state()).check_kept(&shown), Ok(()), "once for a machine");
+            assert_eq!(memory(&json!({}), &shown.state()).check_kept(&shown, disk), Ok(()), "once for a machine");
         }
     }
 

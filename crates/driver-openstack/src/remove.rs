@@ -21,7 +21,7 @@ use crate::{
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
     match subject.deletion() {
-        Deletion::OfMachine => subject.memory.check_kept(&subject.memory_with(&servers))?,
+        Deletion::OfMachine => subject.memory.check_kept(&subject.memory_with(&servers), subject.spec.root_disk())?,
         // Nothing keeps a state for it.
         Deletion::OfOrphan => {}
     }
