@@ -131,7 +131,7 @@ impl Memory {
     }
 
     /// Checks that later calls know what the servers of the machine show. `shown` is the memory with the servers. After their deletion, ports and
-    /// volumes are found only by what is kept. A process that ends returns no state.
+    /// volumes are found only by what is kept. A process that ends returns no state. The volume of a server whose `disk` Nova has made is no news.
     ///
     /// # Errors
     /// `Aborted` with the state to keep.
