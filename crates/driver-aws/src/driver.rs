@@ -6,9 +6,9 @@ use cloud_client::{Client, Failure, FailureKind};
 use jiff::Timestamp;
 use kube_values::field::Findings;
 use machine_driver::{
-    CancellationToken, Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, Instant,
-    ListRequest, ListedVm, Machine, MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec,
-    SameInstance, SecretData, Status, VmIdentity, VolumeIdsRequest, async_trait, same_instance,
+    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm, Machine,
+    MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec, SameInstance, SecretData, Status,
+    VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
@@ -60,7 +60,7 @@ impl AwsDriver {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
         let info =
             DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
-        Self { info, ec2, memory: Memory::beginning() }
+        Self { info, ec2, memory: Memory::default() }
     }
 
     /// The machine of a request.
@@ -154,25 +154,18 @@ impl<'a> Subject<'a> {
         is_launched || lookup::may_be_shown_later(self.machine, Timestamp::now())
     }
 
-    /// The live instances of a machine without a provider id that EC2 does not find by the machine's name.
+    /// Checks that EC2 shows the instance that this process may have launched for a machine without a provider id and without a live instance. EC2 shows
+    /// an ended instance for an hour. What another process has launched is shown within the time that the controller waits after a call with an unknown
+    /// outcome.
     ///
     /// # Errors
-    /// `Unavailable` if one may have been launched that EC2 does not show yet.
-    async fn found_by_token(&self, ec2: &Session<'_>) -> Result<Vec<Instance>, Status> {
-        let hidden = || Ok::<_, Status>(lookup::perhaps_not_shown_yet(self.name()?));
-        match self.memory.asked.get(&self.token()?, Instant::now()) {
-            Some(token) => {
-                let mut found = ec2.instances(InstanceQuery::Token(&token)).await?;
-                // EC2 shows an ended instance for an hour. Without any instance the launched one is not shown yet.
-                if found.is_empty() {
-                    return Err(hidden()?);
-                }
-                found.retain(|instance| !instance.has_ended());
-                Ok(found)
-            }
-            None if self.memory.tenure().has_unseen_launch_before(self.machine) => Err(hidden()?),
-            None => Ok(Vec::new()),
+    /// `Unavailable` if an instance may have been launched that EC2 does not show yet.
+    async fn shows_what_was_launched(&self, ec2: &Session<'_>) -> Result<(), Status> {
+        if self.memory.asked.get(&self.token()?, Instant::now()).is_none() {
+            return Ok(());
         }
+        let is_shown = self.named(ec2, States::Any).await?.iter().any(|instance| self.was_made_for_machine(instance));
+        if is_shown { Ok(()) } else { Err(lookup::perhaps_not_shown_yet(self.name()?)) }
     }
 
     /// What the instance lacks of the settings of the class.
@@ -353,12 +346,6 @@ impl Driver for AwsDriver {
         Some(Spec::read(class).ok()?.owner_tags()?.owner().clone())
     }
 
-    async fn begin(&self, _stop: CancellationToken) -> Result<Vec<DriverTask>, Status> {
-        // Another process may have launched instances until now.
-        self.memory.begin_tenure();
-        Ok(Vec::new())
-    }
-
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
         AwsClasses.validate(class, found);
     }
@@ -384,7 +371,7 @@ impl Driver for AwsDriver {
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
                 let launched = subject.launched(&ec2, &root_device, attempt).await?;
                 let state = Kept { launched: Timestamp::now() }.state();
-                let remembering = |status| Status { last_known_state: Some(state.clone()), ..status };
+                let remembering = |status: Status| Status { last_known_state: Some(state.clone()), ..status };
                 let instance = subject.visible(&ec2, launched).await.map_err(remembering)?;
                 (instance, state)
             }
@@ -457,7 +444,7 @@ impl Driver for AwsDriver {
             }
         }
         if location.is_none() && ending.is_empty() {
-            ending = subject.found_by_token(&ec2).await?;
+            subject.shows_what_was_launched(&ec2).await?;
         }
         // A failure does not stop the others.
         for instance in &ending {

@@ -59,28 +59,6 @@ pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
     written.chain(launched).any(is_recent)
 }
 
-/// The largest difference between the clocks of the API server and of this process, including the rounding of stamps to whole seconds.
-const CLOCKS_DIFFER: Duration = Duration::from_secs(6);
-
-/// Since when this process makes instances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tenure {
-    /// The time when it began.
-    pub began: Timestamp,
-    /// How long it has lasted.
-    pub lasts: Duration,
-}
-
-impl Tenure {
-    /// Whether an earlier process may have launched an instance for a machine without a provider id, which EC2 may not show yet. The calls of earlier
-    /// processes have ended before this tenure, and a machine that was made later was known to none of them.
-    pub fn has_unseen_launch_before(self, machine: &Machine) -> bool {
-        let certain = self.began.saturating_add(CLOCKS_DIFFER).unwrap_or(Timestamp::MAX);
-        let made = machine.metadata.creation_timestamp.as_ref();
-        self.lasts < VISIBILITY_TIMEOUT && made.is_some_and(|made| made.0 <= certain)
-    }
-}
-
 /// The error for a machine without a provider id for which an instance may have been launched that EC2 does not show yet.
 pub fn perhaps_not_shown_yet(machine: &str) -> Status {
     let message = format!(
@@ -299,8 +277,6 @@ fn is_fabric(kind: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use rstest::rstest;
 
     use super::*;
@@ -320,24 +296,6 @@ mod tests {
     fn an_id_names_a_place(#[case] id: &str, #[case] expected: Option<(&str, &str)>) {
         let location = InstanceLocation::of(id).map(|location| location.with_zone_as_region("eu-west-1"));
         assert_eq!(location.map(|location| (location.region, location.id)), expected);
-    }
-
-    #[rstest]
-    #[case::made_before_the_tenure(Some(-60), 10, true)]
-    #[case::made_by_a_clock_that_is_behind(Some(6), 10, true)]
-    #[case::made_in_the_tenure(Some(7), 10, false)]
-    #[case::made_before_a_long_tenure(Some(-60), 300, false)]
-    #[case::an_orphan(None, 10, false)]
-    fn a_22_an_earlier_process_may_have_launched_an_instance(
-        #[case] made: Option<i64>,
-        #[case] lasts: u64,
-        #[case] expected: bool,
-    ) {
-        let began = Timestamp::from_second(1_800_000_000).unwrap();
-        let mut machine = Machine::default();
-        machine.metadata.creation_timestamp = made.map(|seconds| Time(began + SignedDuration::from_secs(seconds)));
-        let tenure = Tenure { began, lasts: Duration::from_secs(lasts) };
-        assert_eq!(tenure.has_unseen_launch_before(&machine), expected);
     }
 
     #[test]

@@ -171,17 +171,6 @@ async fn a_22_a_machine_without_provider_id_stays_while_its_instance_may_be_show
     rig.delete().await.unwrap();
 }
 
-/// EC2 finds the instance by its token and not by its tags.
-#[tokio::test(start_paused = true)]
-async fn a_22_an_instance_without_tags_of_a_machine_without_provider_id_is_found_by_its_token() {
-    let rig = Rig::new(json!({}));
-    rig.ec2.fails("RunInstances", [Fault::LostReply]);
-    rig.create().await.unwrap_err();
-    rig.ec2.state().vms[0].tags.clear();
-    rig.delete().await.unwrap();
-    assert_eq!(rig.ec2.live().len(), 0);
-}
-
 #[rstest]
 #[case::refused(Fault::Error(500, "InsufficientInstanceCapacity"), 0, Ok(()))]
 #[case::of_an_earlier_launch(Fault::Error(400, "IdempotentParameterMismatch"), 0, Err(Code::Unavailable))]
@@ -199,19 +188,6 @@ async fn a_22_a_machine_without_provider_id_goes_after_a_launch(
     rig.ec2.state().vms.clear();
     tokio::time::sleep(Duration::from_secs(seconds)).await;
     assert_eq!(rig.delete().await.map(drop).map_err(|status| status.code), expected);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_22_a_new_leader_waits_for_instances_that_its_predecessor_may_have_launched() {
-    let mut rig = Rig::new(json!({}));
-    rig.made_ago(60);
-    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
-    tokio::time::sleep(VISIBILITY_TIMEOUT).await;
-    rig.delete().await.unwrap();
-    rig.driver.begin(CancellationToken::new()).await.unwrap();
-    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
-    rig.made_ago(-60);
-    rig.delete().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
