@@ -1,6 +1,7 @@
 //! Converts machine codes and statuses to and from gRPC.
 //!
-//! gRPC has the codes 0 to 16. A failure with code 17 (`Uninitialized`), with a partial answer or with a state carries a [`StatusDetail`].
+//! gRPC has the codes 0 to 16. A failure with code 17 (`Uninitialized`), with a partial answer, with a state, or with a code that proxies use as well
+//! (`Unimplemented`) carries a [`StatusDetail`].
 //! The code of that detail has precedence over the gRPC code. Source: spec/providers §9.4.
 
 use kube_values::field::cut;
@@ -34,7 +35,9 @@ pub fn to_wire(status: &Status) -> tonic::Status {
     };
     let (code, message) =
         (tonic::Code::from_i32(i32::from(number.number())), cut(status.message.clone(), LONGEST_MESSAGE));
-    if number == status.code && status.partial.is_none() && status.last_known_state.is_none() {
+    // A proxy without a route answers `Unimplemented`, too. The detail says that the driver did.
+    let is_plain = number == status.code && status.code != Code::Unimplemented;
+    if is_plain && status.partial.is_none() && status.last_known_state.is_none() {
         return tonic::Status::new(code, message);
     }
     let detail = StatusDetail {
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_failure_in_the_form_of_drivers_is_of_the_driver() {
-        let mut status = Status::new(Code::Unimplemented, "no");
+        assert_eq!(sender_of(&to_wire(&Status::new(Code::Unimplemented, "no"))), Sender::Driver);
+        let mut status = Status::new(Code::Internal, "no");
         assert_eq!(sender_of(&to_wire(&status)), Sender::Unclear);
         status.last_known_state = Some("state".to_owned());
         assert_eq!(sender_of(&to_wire(&status)), Sender::Driver);

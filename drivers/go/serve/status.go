@@ -40,7 +40,9 @@ func failed(err error, secret map[string][]byte, known *driverpb.MachineResponse
 		state = ""
 	}
 	answer := grpcstatus.New(number, message)
-	if code != codes.Uninitialized && known == nil && state == "" {
+	// A proxy without a route answers Unimplemented, too. The detail says that the driver did.
+	isPlain := code != codes.Uninitialized && code != codes.Unimplemented
+	if isPlain && known == nil && state == "" {
 		return answer.Err()
 	}
 	detail := &driverpb.StatusDetail{MachineCode: int32(code), Partial: known, LastKnownState: strings.ToValidUTF8(state, "\uFFFD")}

@@ -27,7 +27,11 @@ func detail(t *testing.T, err error) *driverpb.StatusDetail {
 func TestEveryCodeArrives(t *testing.T) {
 	for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
 		answer := failed(status.Error(code, "no [room"), nil, nil, "")
-		if got := grpcstatus.Convert(answer); got.Code() != grpccodes.Code(code) || got.Message() != "no [room" || len(got.Details()) != 0 {
+		details := 0
+		if code == codes.Unimplemented {
+			details = 1
+		}
+		if got := grpcstatus.Convert(answer); got.Code() != grpccodes.Code(code) || got.Message() != "no [room" || len(got.Details()) != details {
 			t.Errorf("%s: %v", code, got)
 		}
 	}
