@@ -37,7 +37,10 @@ async fn pk_060_a_fleet_that_rolls_and_shrinks_shows_in_every_metric_that_tells_
     rig.install_crds().await;
     let namespace = rig.namespace("scraped").await;
     let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions::default()).await;
-    let deletions = |reason: &str| format!(r#"mcm_machine_deletions_total{{namespace="scraped",reason="{reason}"}}"#);
+    // The rig completes the name of the namespace.
+    let here = |series: &str| series.replace("scraped", &namespace.name);
+    let deletions =
+        |reason: &str| here(&format!(r#"mcm_machine_deletions_total{{namespace="scraped",reason="{reason}"}}"#));
     for lease in ["machine-controller-manager", "machine-controller"] {
         shows(&manager, &format!(r#"mcm_leader{{lease="{lease}"}}"#), 1.0).await;
     }
@@ -52,15 +55,15 @@ async fn pk_060_a_fleet_that_rolls_and_shrinks_shows_in_every_metric_that_tells_
 
     namespace.apply(&fleet::manifests(&namespace.name, "web", 3, "first")).await.succeed();
     fleet::running_machines(&namespace, 3, TIMEOUT).await;
-    shows(&manager, r#"mcm_machines{namespace="scraped",phase="Running"}"#, 3.0).await;
+    shows(&manager, &here(r#"mcm_machines{namespace="scraped",phase="Running"}"#), 3.0).await;
     let scrape = manager.http_get("/metrics").await;
-    let placed = r#"{instance_type="",machine_deployment="web",namespace="scraped",zone=""}"#;
+    let placed = here(r#"{instance_type="",machine_deployment="web",namespace="scraped",zone=""}"#);
     for (series, expected) in [
         (format!("mcm_machine_num_failed_join{placed}"), 0.0),
         (r#"mcm_orphan_vms_deleted_total{class="first"}"#.to_owned(), 0.0),
-        (r#"mcm_machines_overdue{namespace="scraped",stage="Join"}"#.to_owned(), 0.0),
-        (r#"mcm_machine_deployment_surge{name="web",namespace="scraped"}"#.to_owned(), 1.0),
-        (r#"mcm_machine_deployment_unavailable{name="web",namespace="scraped"}"#.to_owned(), 0.0),
+        (here(r#"mcm_machines_overdue{namespace="scraped",stage="Join"}"#), 0.0),
+        (here(r#"mcm_machine_deployment_surge{name="web",namespace="scraped"}"#), 1.0),
+        (here(r#"mcm_machine_deployment_unavailable{name="web",namespace="scraped"}"#), 0.0),
     ] {
         assert_eq!(value(&scrape, &series), Some(expected), "{series} in\n{scrape}");
     }
@@ -76,8 +79,9 @@ async fn pk_060_a_fleet_that_rolls_and_shrinks_shows_in_every_metric_that_tells_
     namespace.apply(&fleet::manifests(&namespace.name, "web", 3, "second")).await.succeed();
     wait_until("the rollout to show", TIMEOUT, || async {
         let scrape = manager.http_get("/metrics").await;
-        let began = value(&scrape, r#"mcm_machine_deployment_rollout_started_seconds{name="web",namespace="scraped"}"#);
-        let waits = series(&scrape).any(|line| line.starts_with(r#"mcm_machines_waiting{namespace="scraped","#));
+        let began =
+            value(&scrape, &here(r#"mcm_machine_deployment_rollout_started_seconds{name="web",namespace="scraped"}"#));
+        let waits = series(&scrape).any(|line| line.starts_with(&here(r#"mcm_machines_waiting{namespace="scraped","#)));
         expect(began.is_some_and(|began| began + 1.0 >= now) && waits, || scrape.clone())
     })
     .await;
@@ -107,14 +111,15 @@ async fn pk_060_a_fleet_that_rolls_and_shrinks_shows_in_every_metric_that_tells_
     let join = format!("mcm_machine_join_duration_seconds{placed}");
     assert!(value(&scrape, &join).is_some_and(|took| took >= 5.0), "{join} in\n{scrape}");
 
-    without_series_of_machines(&mut manager, &fleet::running_machines(&namespace, 2, TIMEOUT).await).await;
+    let running = here(r#"mcm_machines{namespace="scraped",phase="Running"}"#);
+    without_series_of_machines(&mut manager, &running, &fleet::running_machines(&namespace, 2, TIMEOUT).await).await;
 }
 
 /// PK-059, PK-061: the flags that leave series out.
-async fn without_series_of_machines(manager: &mut TestManager, machines: &[serde_json::Value]) {
+async fn without_series_of_machines(manager: &mut TestManager, running: &str, machines: &[serde_json::Value]) {
     manager.restart_with(&["--metrics-per-machine=false", "--metrics-request-latency=false"]);
     manager.wait_until_ready().await;
-    shows(manager, r#"mcm_machines{namespace="scraped",phase="Running"}"#, 2.0).await;
+    shows(manager, running, 2.0).await;
     let scrape = manager.http_get("/metrics").await;
     for machine in machines {
         assert!(!scrape.contains(name(machine)), "{} is in\n{scrape}", name(machine));

@@ -264,7 +264,7 @@ pub struct HttpArgs {
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub metrics_per_machine: bool,
-    /// Show rest_client_request_latency_seconds, which has a histogram for each verb and kind of the API servers
+    /// Show how long requests to the API servers take, in a histogram for each verb and kind
     #[arg(long, default_value = "true", default_missing_value = "true", num_args = 0..=1, require_equals = true,
           value_parser = go_bool, action = ArgAction::Set, value_name = "BOOL")]
     pub metrics_request_latency: bool,

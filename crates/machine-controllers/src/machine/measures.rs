@@ -108,13 +108,13 @@ fn whole_seconds(took: Duration) -> f64 {
     took.as_secs() as f64
 }
 
-/// The machine's deployment: Gardener's label, or else the name of the machine's set without the hash of the template. Empty
-/// for a machine of no deployment.
+/// The machine's deployment: Gardener's label, or else the name of the machine's set without its last part, which is made of the
+/// hash of the template. Empty for a machine of no deployment, whose set has no such hash.
 fn deployment(machine: &MachineSnapshot) -> &str {
     let labels = machine.labels();
     let by_set = || {
-        let set = &machine.controller()?.name;
-        set.strip_suffix(labels.get(label::MACHINE_TEMPLATE_HASH)?.as_str())?.strip_suffix('-')
+        labels.get(label::MACHINE_TEMPLATE_HASH)?;
+        machine.controller()?.name.rsplit_once('-').map(|(deployment, _)| deployment)
     };
     let labelled = labels.get(label::NAME).map(String::as_str).filter(|name| !name.is_empty());
     labelled.or_else(by_set).unwrap_or_default()
@@ -276,12 +276,15 @@ mod tests {
     #[test]
     fn mc_274_pk_060_a_machine_without_gardeners_label_is_measured_under_the_deployment_of_its_set_or_none() {
         let mut owned = Machine::default();
-        owned.metadata.owner_references =
-            Some(vec![OwnerReference { name: "web-5d8f9".to_owned(), controller: Some(true), ..Default::default() }]);
-        owned.labels_mut().insert(label::MACHINE_TEMPLATE_HASH.to_owned(), "5d8f9".to_owned());
+        owned.metadata.owner_references = Some(vec![OwnerReference {
+            name: "my-web-5d8f9".to_owned(),
+            controller: Some(true),
+            ..Default::default()
+        }]);
+        owned.labels_mut().insert(label::MACHINE_TEMPLATE_HASH.to_owned(), "1473981537".to_owned());
         let mut of_a_set_alone = owned.clone();
         of_a_set_alone.labels_mut().clear();
-        for (machine, expected) in [(owned, "web"), (of_a_set_alone, ""), (Machine::default(), "")] {
+        for (machine, expected) in [(owned, "my-web"), (of_a_set_alone, ""), (Machine::default(), "")] {
             let machine = MachineSnapshot::from(machine);
             let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
             let measures = Measures::new(metrics.clone());
