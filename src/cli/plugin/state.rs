@@ -161,7 +161,9 @@ pub fn line(indent: &str, name: &str, value: &str) -> String {
 /// The lines about a wait.
 pub fn wait_lines(wait: &Wait, indent: &str, style: &Style) -> String {
     let since = wait.since.map(|since| format!("   since {} ({})", rfc3339(since), length(style.now, since)));
-    let mut text = line(indent, "waits for", &format!("{}{}", wait.message, since.unwrap_or_default()));
+    // The name of the line says it already.
+    let awaited = wait.message.strip_prefix("waiting for ").unwrap_or(&wait.message);
+    let mut text = line(indent, "waits for", &format!("{awaited}{}", since.unwrap_or_default()));
     // A condition's message has its end in the same sentence.
     if let Some(end) = wait.ends_when.as_ref().filter(|end| !wait.message.contains(end.as_str())) {
         text.push_str(&line(indent, "ends when", end));

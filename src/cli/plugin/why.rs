@@ -282,7 +282,7 @@ mod tests {
             text("node/node-a", &fleet, &[], Source::Views),
             "\
 web-1-a is being drained, to be deleted, since 2027-01-15T07:22:00Z; its deployment web is at revision 2, and its set web-1 at 1.
-  waits for   waiting for Pod shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions   since 2027-01-15T07:22:00Z (38m0s)
+  waits for   Pod shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions   since 2027-01-15T07:22:00Z (38m0s)
   ends when   the budget allows an eviction
   at latest   2027-01-15T09:12:00Z (in 1h12m0s): pods are deleted by force
   then        DrainNode Node node-a
@@ -295,7 +295,7 @@ web-1-a is being drained, to be deleted, since 2027-01-15T07:22:00Z; its deploym
     #[test]
     fn pk_070_without_views_the_stored_conditions_answer() {
         let said = text("web-1-a", &fleet(), &[], Source::Stored);
-        assert!(said.contains("waits for   waiting for Pod shop/db-0"), "{said}");
+        assert!(said.contains("waits for   Pod shop/db-0"), "{said}");
         assert!(said.ends_with("source      stored objects (the views were not used)\n"), "{said}");
     }
 
@@ -315,10 +315,7 @@ web-1-a is being drained, to be deleted, since 2027-01-15T07:22:00Z; its deploym
         assert!(set.starts_with("web-1 has 1 machines and wants 0; 0 are well; its deployment web"), "{set}");
         let deployment = text("web", &fleet, &[], Source::Stored);
         for said in [&set, &deployment] {
-            assert!(
-                said.contains("  ✗ web-1-a is being drained, to be deleted\n    waits for   waiting for Pod"),
-                "{said}"
-            );
+            assert!(said.contains("  ✗ web-1-a is being drained, to be deleted\n    waits for   Pod"), "{said}");
             assert!(!said.contains("web-2-b"), "{said}");
         }
     }

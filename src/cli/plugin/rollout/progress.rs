@@ -220,7 +220,7 @@ mod tests {
             text,
             "! web is being rolled out (revision 2): 2 of 3 machines updated, 2 available, 3 in all\n  reports     \
              MachineSetUpdated: MachineSet \"web-2\" is progressing.\n  ✗ web-1-a is being drained, to be deleted\n    \
-             waits for   waiting for Pod shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions   since \
+             waits for   Pod shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions   since \
              2027-01-15T07:22:00Z (38m0s)\n"
         );
     }
