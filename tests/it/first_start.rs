@@ -55,10 +55,10 @@ fn pk_002_the_first_shell_line_of_the_readme_is_one_command() {
     assert!(!command.contains([';', '|', '&']), "{first}");
 }
 
-/// `mcm dev` with these arguments, `kubectl` from `programs`, and no input.
-fn dev(folder: &Path, programs: &Path, arguments: &[&str]) -> Output {
+/// `mcm dev` with these arguments, programs of this path, and no input.
+fn dev(folder: &Path, path: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(MCM);
-    command.arg("dev").args(arguments).env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+    command.arg("dev").args(arguments).env("PATH", path);
     command.env("HOME", folder).env("TMPDIR", folder).stdin(Stdio::null()).output().expect("mcm runs")
 }
 
@@ -71,7 +71,8 @@ async fn pk_005_the_tour_runs_the_commands_of_the_readme_and_ends() {
     };
     count_ran(TEST);
     let folder = subfolder("tour");
-    let tour = tokio::task::spawn_blocking(move || dev(&folder, &assets, &["--tour"])).await.expect("the tour ends");
+    let path = format!("{}:/usr/bin:/bin", assets.display());
+    let tour = tokio::task::spawn_blocking(move || dev(&folder, &path, &["--tour"])).await.expect("the tour ends");
     let (shown, said) = (String::from_utf8_lossy(&tour.stdout), String::from_utf8_lossy(&tour.stderr));
     assert!(tour.status.success(), "{shown}{said}");
     let readme = read("README.md");
@@ -98,8 +99,11 @@ async fn pk_005_a_command_of_the_tour_that_fails_ends_it_with_1() {
     let folder = subfolder("tour-fails");
     let programs = folder.join("bin");
     fs::create_dir(&programs).expect("a folder");
+    // Nothing else is on the path, because a computer may have a kubectl.
+    std::os::unix::fs::symlink("/bin/sh", programs.join("sh")).expect("a link");
     let tour = |folder: std::path::PathBuf, programs: std::path::PathBuf| async move {
-        let tour = tokio::task::spawn_blocking(move || dev(&folder, &programs, &["--tour"])).await.expect("it ends");
+        let run = move || dev(&folder, &programs.display().to_string(), &["--tour"]);
+        let tour = tokio::task::spawn_blocking(run).await.expect("it ends");
         let said = String::from_utf8_lossy(&tour.stderr).into_owned();
         (tour.status.code(), said)
     };

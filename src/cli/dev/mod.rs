@@ -135,6 +135,7 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
 
 /// Flags of `mcm dev`.
 #[derive(Clone, Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // one per flag
 pub struct DevArgs {
     /// Apply an example: a class of the virtual cloud and a deployment of three machines
     #[arg(long)]
@@ -278,7 +279,10 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
         // The shell's next output begins a new line.
         let _ = writeln!(out);
     }
-    listening.end(DRAIN_TIMEOUT).await;
+    // After a tour the manager still runs, and would complain about an API server that ends before it.
+    if !args.tour {
+        listening.end(DRAIN_TIMEOUT).await;
+    }
     ended.map_err(Failure::Run)
 }
 

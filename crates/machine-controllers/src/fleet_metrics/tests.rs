@@ -226,7 +226,7 @@ fn pk_059_failed_machines_are_counted_without_series_of_their_own() {
     metrics.register(FleetMetrics::of(a_fleet_of(1000), Half::ALL.to_vec(), PerMachine::LeftOut).unwrap()).unwrap();
     let text = metrics.render().unwrap();
     for line in [
-        r#"mcm_machine_items_total 1001"#,
+        "mcm_machine_items_total 1001",
         r#"mcm_machines{namespace="shoot",phase="Failed"} 100"#,
         r#"mcm_machines{namespace="shoot",phase="CrashLoopBackOff"} 1"#,
     ] {

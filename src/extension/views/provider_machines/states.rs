@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn an_orphan_waits_for_its_second_verdict_and_its_age() {
         let guards = Guards::default();
-        let since = |seconds| Suspicion::Since(at(-seconds));
+        let since = |seconds: i64| Suspicion::Since(at(-seconds));
         assert_eq!(deleted_after(None, since(10), &guards, at(0)), at(50));
         assert_eq!(deleted_after(Some(at(-60)), since(10), &guards, at(0)), at(240));
         assert_eq!(deleted_after(None, since(90), &guards, at(0)), at(0));
