@@ -161,10 +161,9 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// `Unavailable` if an instance may have been launched that EC2 does not show yet.
     async fn shows_what_was_launched(&self, ec2: &Session<'_>) -> Result<(), Status> {
-        if self.memory.asked.get(&self.token()?, Instant::now()).is_none() {
-            return Ok(());
-        }
-        let is_shown = self.named(ec2, States::Any).await?.iter().any(|instance| self.was_made_for_machine(instance));
+        let Some(token) = self.memory.asked.get(&self.token()?, Instant::now()) else { return Ok(()) };
+        // An instance of an earlier launch says nothing about the last one.
+        let is_shown = self.named(ec2, States::Any).await?.iter().any(|instance| instance.client_token == token);
         if is_shown { Ok(()) } else { Err(lookup::perhaps_not_shown_yet(self.name()?)) }
     }
 

@@ -171,6 +171,20 @@ async fn a_22_a_machine_without_provider_id_stays_while_its_instance_may_be_show
     rig.delete().await.unwrap();
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_22_an_ended_instance_of_an_earlier_launch_does_not_stand_for_the_last_one() {
+    let rig = Rig::new(json!({}));
+    rig.create().await.unwrap();
+    rig.ec2.state().vms[0].state = "terminated";
+    rig.ec2.fails("RunInstances", [Fault::LostReply]);
+    rig.create().await.unwrap_err();
+    let hidden = rig.ec2.state().vms.pop();
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.ec2.state().vms.extend(hidden);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.ec2.live().len(), 0);
+}
+
 #[rstest]
 #[case::refused(Fault::Error(500, "InsufficientInstanceCapacity"), 0, Ok(()))]
 #[case::of_an_earlier_launch(Fault::Error(400, "IdempotentParameterMismatch"), 0, Err(Code::Unavailable))]
