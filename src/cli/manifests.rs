@@ -3,18 +3,19 @@
 //! This file selects and prints the parts. Other files make them.
 
 pub mod alerts;
+pub mod chart;
 pub mod crds;
 pub mod guard;
 pub mod views;
 pub mod webhooks;
 
-use std::io::Write;
+use std::{io::Write, path::PathBuf};
 
 use clap::{Args, ValueEnum};
 
 use super::{
     Failure, documents, namespace_name,
-    rbac::{self, Installation},
+    rbac::{self, Installation, RightsIn},
     serve::args::half,
     webhook_scope::WebhookScope,
 };
@@ -44,6 +45,9 @@ pub struct ManifestsArgs {
     /// Serve a further version of our kinds; it needs the conversion webhook
     #[arg(long, value_name = "VERSION")]
     pub serve: Option<ServedVersion>,
+    /// Version in which objects are stored; v1beta1 only after `mcm migrate-storage --to v1beta1`, and with --serve v1beta1 (crds)
+    #[arg(long, default_value = "v1alpha1", value_name = "VERSION")]
+    pub stored: StoredVersion,
     /// Oldest API server that has to accept the manifests, such as 1.29
     #[arg(long, default_value = "1.30", value_name = "VERSION", value_parser = kubernetes_minor)]
     pub kube_version: KubernetesMinor,
@@ -67,6 +71,9 @@ pub struct ManifestsArgs {
     /// that runs the other half (rbac)
     #[arg(long, value_parser = half, value_name = "HALF")]
     pub half: Option<Half>,
+    /// Cluster that gets the rights: both control and target cluster, or one of them (rbac)
+    #[arg(long, default_value = "both", value_name = "CLUSTER")]
+    pub cluster: RightsIn,
     /// Include the rights of the virtual cloud (rbac)
     #[arg(long)]
     pub simulation: bool,
@@ -77,6 +84,9 @@ pub struct ManifestsArgs {
     /// Flags of the part `alerts`.
     #[command(flatten)]
     pub alerts: alerts::AlertArgs,
+    /// Folder of the Helm chart whose generated files are written (chart)
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
 }
 
 /// A part of the manifests.
@@ -96,7 +106,10 @@ pub enum Part {
     Apiservice,
     /// Rules with the alerts, as a `PrometheusRule` for the namespace
     Alerts,
-    /// All parts except the policies, the guard, the views and the alerts
+    /// The generated files of the Helm chart, written to --write: templates, values, schema and reference of the values. Other flags
+    /// have no effect on them, because they are values of the chart
+    Chart,
+    /// All parts except the policies, the guard, the views, the alerts and the chart
     All,
 }
 
@@ -125,6 +138,15 @@ pub enum ServedVersion {
     V1beta1,
 }
 
+/// The version in which the API server stores our objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoredVersion {
+    /// The version of the Go original
+    V1alpha1,
+    /// The successor
+    V1beta1,
+}
+
 /// Minor version of Kubernetes 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KubernetesMinor(u32);
@@ -143,42 +165,62 @@ impl KubernetesMinor {
 /// # Errors
 /// When the part can't be made with these flags, or the stream is closed.
 pub fn run(args: &ManifestsArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let text = match args.part {
-        Part::Crds => args.crds(),
-        Part::Webhooks => webhooks::webhooks_yaml(&args.webhooks()),
-        Part::Policies | Part::StorageGuard if args.kube_version < KubernetesMinor::POLICIES => {
-            return Err(Failure::Usage(
-                "manifests: API servers before 1.30 don't know ValidatingAdmissionPolicies; leave them out there"
-                    .to_owned(),
-            ));
+    match (args.part, &args.write) {
+        (Part::Chart, Some(folder)) => chart::write(folder),
+        (_, None) => Ok(out.write_all(args.text()?.as_bytes())?),
+        (_, Some(_)) => {
+            Err(Failure::Usage("manifests: --write is for the part chart; all other parts are printed".to_owned()))
         }
-        Part::StorageGuard => guard::storage_guard_yaml(),
-        Part::Policies => webhooks::policies_yaml(&args.webhooks()),
-        Part::Rbac => args.rbac()?,
-        Part::Apiservice => views::views_yaml(&args.views()),
-        Part::Alerts => args.alerts.yaml(&args.namespace)?,
-        Part::All => [args.crds(), args.rbac()?, webhooks::webhooks_yaml(&args.webhooks())].join("---\n"),
-    };
-    Ok(out.write_all(text.as_bytes())?)
+    }
 }
 
 impl ManifestsArgs {
-    fn crds(&self) -> String {
-        crds::crds_yaml(&self.crd_options())
+    /// The part as YAML documents.
+    fn text(&self) -> Result<String, Failure> {
+        Ok(match self.part {
+            Part::Crds => self.crds()?,
+            Part::Webhooks => webhooks::webhooks_yaml(&self.webhooks()),
+            Part::Policies | Part::StorageGuard if self.kube_version < KubernetesMinor::POLICIES => {
+                return Err(Failure::Usage(
+                    "manifests: API servers before 1.30 don't know ValidatingAdmissionPolicies; leave them out there"
+                        .to_owned(),
+                ));
+            }
+            Part::StorageGuard => guard::storage_guard_yaml(),
+            Part::Policies => webhooks::policies_yaml(&self.webhooks()),
+            Part::Rbac => self.rbac()?,
+            Part::Apiservice => views::views_yaml(&self.views()),
+            Part::Alerts => self.alerts.yaml(&self.namespace)?,
+            Part::Chart => {
+                return Err(Failure::Usage(
+                    "manifests: the chart consists of files: add --write DIR, the folder of the chart".to_owned(),
+                ));
+            }
+            Part::All => [self.crds()?, self.rbac()?, webhooks::webhooks_yaml(&self.webhooks())].join("---\n"),
+        })
     }
 
-    fn crd_options(&self) -> CrdOptions {
-        CrdOptions {
-            v1beta1: match self.serve {
-                None => V1Beta1::NotServed,
-                Some(ServedVersion::V1beta1) => V1Beta1::Served(self.client()),
-            },
-            servers: if self.kube_version >= KubernetesMinor::RATCHETING {
-                OldestServer::Ratcheting
-            } else {
-                OldestServer::NotRatcheting
-            },
-        }
+    fn crds(&self) -> Result<String, Failure> {
+        Ok(crds::crds_yaml(&self.crd_options()?))
+    }
+
+    fn crd_options(&self) -> Result<CrdOptions, Failure> {
+        let v1beta1 = match (self.serve, self.stored) {
+            (None, StoredVersion::V1alpha1) => V1Beta1::NotServed,
+            (Some(ServedVersion::V1beta1), StoredVersion::V1alpha1) => V1Beta1::Served(self.client()),
+            (Some(ServedVersion::V1beta1), StoredVersion::V1beta1) => V1Beta1::Stored(self.client()),
+            (None, StoredVersion::V1beta1) => {
+                return Err(Failure::Usage(
+                    "manifests: --stored v1beta1 needs --serve v1beta1: a stored version must be served".to_owned(),
+                ));
+            }
+        };
+        let servers = if self.kube_version >= KubernetesMinor::RATCHETING {
+            OldestServer::Ratcheting
+        } else {
+            OldestServer::NotRatcheting
+        };
+        Ok(CrdOptions { v1beta1, servers })
     }
 
     fn client(&self) -> Client {
@@ -214,7 +256,8 @@ impl ManifestsArgs {
     }
 
     fn rbac(&self) -> Result<String, Failure> {
-        let installation = Installation { namespace: &self.namespace, scope: self.scope, half: self.half };
+        let installation =
+            Installation { namespace: &self.namespace, scope: self.scope, half: self.half, cluster: self.cluster };
         let mut objects = rbac::manifests(&installation);
         if self.bootstrap_tokens {
             objects.extend(rbac::token_manifests(&installation));

@@ -8,6 +8,7 @@
 
 mod halves;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::{manifests::webhooks::DEFAULT_NAMESPACE, webhook_scope::WebhookScope};
@@ -302,6 +303,28 @@ const SIMULATION_STATE: &[Grant<'_>] = &[Grant {
     why: "VMs remembered with --simulation-state=configmap:NAME; found by label, their number is not known before",
 }];
 
+/// The cluster that gets the objects. The control cluster has the machine objects, the target cluster has the Nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum RightsIn {
+    /// One cluster that is both
+    #[default]
+    Both,
+    /// The control cluster, when the Nodes are elsewhere
+    Control,
+    /// The target cluster, when the machine objects are elsewhere
+    Target,
+}
+
+impl RightsIn {
+    const fn has_control(self) -> bool {
+        matches!(self, Self::Both | Self::Control)
+    }
+
+    const fn has_target(self) -> bool {
+        matches!(self, Self::Both | Self::Target)
+    }
+}
+
 /// The installation that gets the rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Installation<'a> {
@@ -311,6 +334,8 @@ pub struct Installation<'a> {
     pub scope: WebhookScope,
     /// The half that the process runs, if it does not run both.
     pub half: Option<Half>,
+    /// The cluster that gets the objects.
+    pub cluster: RightsIn,
 }
 
 impl Installation<'_> {
@@ -326,12 +351,24 @@ fn name_outside(namespace: &str, scope: WebhookScope, part: &str) -> String {
     if is_default { format!("{NAME}-{part}") } else { format!("{NAME}-{part}-{namespace}") }
 }
 
-/// The RBAC objects of an installation in a cluster that is both control and target cluster, without the virtual cloud.
+/// The RBAC objects of an installation, without the virtual cloud. In the target cluster alone, the account is one whose token the process
+/// in the other cluster uses.
 pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
-    let outside = |part: &str| installation.name_outside(part);
+    let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(namespace), json!({}))];
+    if installation.cluster.has_control() {
+        objects.extend(control_manifests(installation));
+    }
+    if installation.cluster.has_target() {
+        let name = installation.name_outside("target");
+        objects.extend(bound_cluster_role(&name, halves::target(installation.half), namespace));
+    }
+    objects
+}
+
+fn control_manifests(installation: &Installation<'_>) -> Vec<Value> {
+    let namespace = installation.namespace;
     let mut objects = vec![
-        object("v1", "ServiceAccount", NAME, Some(namespace), json!({})),
         // The Secret has no content here, so that applying it again does not remove the content that the process wrote.
         object("v1", "Secret", names::CERTIFICATE_SECRET, Some(namespace), json!({ "type": "Opaque" })),
     ];
@@ -347,13 +384,16 @@ pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
         })
         .chain(OWNERS.iter().copied().filter(|_| installation.scope == WebhookScope::Cluster))
         .collect();
-    objects.extend(bound_cluster_role(&outside("registrations"), &registrations, namespace));
-    objects.extend(bound_cluster_role(&outside("target"), halves::target(installation.half), namespace));
+    objects.extend(bound_cluster_role(&installation.name_outside("registrations"), &registrations, namespace));
     objects
 }
 
-/// The additional objects for classes that need bootstrap tokens: the rights, and a policy that restricts them to bootstrap tokens.
+/// The additional objects for classes that need bootstrap tokens, all in the target cluster: the rights, and a policy that restricts them
+/// to bootstrap tokens.
 pub fn token_manifests(installation: &Installation<'_>) -> Vec<Value> {
+    if !installation.cluster.has_target() {
+        return Vec::new();
+    }
     let namespace = installation.namespace;
     let name = installation.name_outside("tokens");
     let mut objects = bound_role(&name, TOKEN_NAMESPACE, TOKENS, namespace);
@@ -391,9 +431,14 @@ fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
 pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
     let namespace = installation.namespace;
     let outside = installation.name_outside("simulation");
-    let mut objects = bound_cluster_role(&outside, SIMULATION, namespace);
-    objects.extend(bound_role(&outside, NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
-    objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, namespace));
+    let mut objects = Vec::new();
+    if installation.cluster.has_target() {
+        objects.extend(bound_cluster_role(&outside, SIMULATION, namespace));
+        objects.extend(bound_role(&outside, NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
+    }
+    if installation.cluster.has_control() {
+        objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, namespace));
+    }
     objects
 }
 
@@ -551,7 +596,7 @@ mod tests {
     #[case::beside_the_default_namespace(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
     fn installations_of_two_namespaces_share_no_object(#[case] scope: WebhookScope, #[case] first: &str) {
         let objects = |namespace| {
-            let installation = Installation { namespace, scope, half: None };
+            let installation = Installation { namespace, scope, half: None, cluster: RightsIn::Both };
             let views = views_manifests(namespace);
             [manifests(&installation), simulation_manifests(&installation), token_manifests(&installation), views]
                 .concat()
@@ -568,7 +613,12 @@ mod tests {
 
     #[test]
     fn a_manager_of_one_namespace_may_patch_its_own_registrations() {
-        let objects = manifests(&Installation { namespace: "one", scope: WebhookScope::Namespace, half: None });
+        let objects = manifests(&Installation {
+            namespace: "one",
+            scope: WebhookScope::Namespace,
+            half: None,
+            cluster: RightsIn::Both,
+        });
         let registrations =
             objects.iter().find(|object| object["metadata"]["name"] == format!("{NAME}-registrations-one"));
         assert_eq!(registrations.unwrap()["rules"][0]["resourceNames"], json!(["machine-controller-manager-one"]));
@@ -580,7 +630,12 @@ mod tests {
         for grant in in_own_namespaces.filter(|grant| grant.resources.contains(&"secrets")) {
             assert!(!grant.verbs.contains(&"create"), "{}", grant.why);
         }
-        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None });
+        let objects = manifests(&Installation {
+            namespace: "mcm",
+            scope: WebhookScope::Cluster,
+            half: None,
+            cluster: RightsIn::Both,
+        });
         let secret = objects.iter().find(|object| object["kind"] == "Secret").expect("the certificate Secret");
         assert_eq!((&secret["metadata"]["name"], secret.get("data")), (&json!(names::CERTIFICATE_SECRET), None));
         assert!(
@@ -591,7 +646,12 @@ mod tests {
 
     #[test]
     fn a_policy_restricts_secrets_in_the_target_cluster_to_bootstrap_tokens() {
-        let objects = token_manifests(&Installation { namespace: "one", scope: WebhookScope::Cluster, half: None });
+        let objects = token_manifests(&Installation {
+            namespace: "one",
+            scope: WebhookScope::Cluster,
+            half: None,
+            cluster: RightsIn::Both,
+        });
         let [_, bound, policy, binding] = objects.as_slice() else { panic!("{objects:?}") };
         assert_eq!(bound["metadata"]["namespace"], TOKEN_NAMESPACE);
         let of_account = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap();
@@ -601,8 +661,30 @@ mod tests {
     }
 
     #[test]
+    fn the_rights_of_two_clusters_are_together_those_of_one() {
+        let objects = |cluster| {
+            let installation = Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None, cluster };
+            [manifests(&installation), token_manifests(&installation), simulation_manifests(&installation)].concat()
+        };
+        let [both, control, target] = [RightsIn::Both, RightsIn::Control, RightsIn::Target].map(objects);
+        assert!(both.iter().all(|object| control.contains(object) || target.contains(object)));
+        let shared: Vec<_> = control.iter().filter(|object| target.contains(object)).collect();
+        assert!(shared.iter().all(|object| object["kind"] == "ServiceAccount"), "{shared:?}");
+        let text = serde_json::to_string(&control).unwrap();
+        for right in ["nodes", "pods", "persistentvolumes", "volumeattachments", "poddisruptionbudgets", "kube-system"]
+        {
+            assert!(!text.contains(&format!("{right:?}")), "{right} belongs to the target cluster");
+        }
+    }
+
+    #[test]
     fn every_role_is_bound_to_the_service_account() {
-        let objects = manifests(&Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None });
+        let objects = manifests(&Installation {
+            namespace: "mcm",
+            scope: WebhookScope::Cluster,
+            half: None,
+            cluster: RightsIn::Both,
+        });
         let of_kind = |kind: &str| objects.iter().filter(|object| object["kind"] == kind).count();
         assert_eq!(of_kind("Role"), of_kind("RoleBinding"));
         assert_eq!(of_kind("ClusterRole"), of_kind("ClusterRoleBinding"));

@@ -13,6 +13,7 @@ mod autoscaler;
 #[cfg(feature = "aws")]
 mod aws;
 mod certificates;
+mod chart;
 mod command_line;
 mod conversion;
 mod crash;

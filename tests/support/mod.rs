@@ -9,6 +9,7 @@ pub mod assets;
 pub mod backend;
 pub mod clouds;
 pub mod cluster_object;
+pub mod helm;
 pub mod kubectl;
 pub mod lying;
 pub mod manager;

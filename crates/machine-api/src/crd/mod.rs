@@ -23,14 +23,16 @@ pub struct CrdOptions {
     pub servers: OldestServer,
 }
 
-/// Whether the API server serves v1beta1. Objects are always stored as v1alpha1.
+/// Whether the API server serves v1beta1, and whether it stores objects in this version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum V1Beta1 {
     /// v1beta1 is defined but not served. No request depends on a converter.
     #[default]
     NotServed,
-    /// v1beta1 is served, and this webhook converts.
+    /// v1beta1 is served, and this webhook converts. Objects are stored as v1alpha1.
     Served(Client),
+    /// The same, but objects are stored as v1beta1. This is the state after `mcm migrate-storage --to v1beta1`.
+    Stored(Client),
 }
 
 /// The oldest API server that the definitions are for.
@@ -133,6 +135,7 @@ pub fn definitions(options: &CrdOptions) -> Vec<Value> {
 fn definition(listing: &Listing, options: &CrdOptions) -> Value {
     let kind = listing.kind;
     let served = options.v1beta1 != V1Beta1::NotServed;
+    let stored = matches!(options.v1beta1, V1Beta1::Stored(_));
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -153,7 +156,7 @@ fn definition(listing: &Listing, options: &CrdOptions) -> Value {
                 {
                     "name": names::V1ALPHA1,
                     "served": true,
-                    "storage": true,
+                    "storage": !stored,
                     "schema": {"openAPIV3Schema": schema(kind, ApiVersion::V1alpha1, options.servers)},
                     "subresources": subresources(listing, ApiVersion::V1alpha1),
                     "additionalPrinterColumns": columns(listing, ApiVersion::V1alpha1),
@@ -161,7 +164,7 @@ fn definition(listing: &Listing, options: &CrdOptions) -> Value {
                 {
                     "name": names::V1BETA1,
                     "served": served,
-                    "storage": false,
+                    "storage": stored,
                     "schema": {"openAPIV3Schema": schema(kind, ApiVersion::V1beta1, options.servers)},
                     "subresources": subresources(listing, ApiVersion::V1beta1),
                     "additionalPrinterColumns": columns(listing, ApiVersion::V1beta1),
@@ -174,7 +177,7 @@ fn definition(listing: &Listing, options: &CrdOptions) -> Value {
 fn conversion(v1beta1: &V1Beta1) -> Value {
     match v1beta1 {
         V1Beta1::NotServed => json!({"strategy": "None"}),
-        V1Beta1::Served(client) => json!({
+        V1Beta1::Served(client) | V1Beta1::Stored(client) => json!({
             "strategy": "Webhook",
             "webhook": {"clientConfig": client.config(Webhook::Convert), "conversionReviewVersions": ["v1"]},
         }),

@@ -179,6 +179,23 @@ fn a_served_v1beta1_names_its_converter(#[case] converter: Client, #[case] clien
 }
 
 #[test]
+fn exactly_one_version_is_stored_and_it_is_served() {
+    let converter = || Client::Url("https://127.0.0.1:9443".into());
+    for (v1beta1, stored) in [
+        (V1Beta1::NotServed, "v1alpha1"),
+        (V1Beta1::Served(converter()), "v1alpha1"),
+        (V1Beta1::Stored(converter()), "v1beta1"),
+    ] {
+        for definition in definitions(&CrdOptions { v1beta1: v1beta1.clone(), ..CrdOptions::default() }) {
+            let versions = definition["spec"]["versions"].as_array().unwrap();
+            let names: Vec<_> = versions.iter().filter(|version| version["storage"] == true).collect();
+            assert_eq!(names.len(), 1);
+            assert_eq!((&names[0]["name"], &names[0]["served"]), (&json!(stored), &json!(true)));
+        }
+    }
+}
+
+#[test]
 fn older_servers_get_no_bounds_but_the_default_of_replicas() {
     let options = CrdOptions { servers: OldestServer::NotRatcheting, ..CrdOptions::default() };
     let definitions = definitions(&options);

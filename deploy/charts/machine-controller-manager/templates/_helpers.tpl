@@ -1,0 +1,109 @@
+{{- /* Conditions and texts that several templates share. A condition is the text "true" or nothing. */ -}}
+
+{{- define "mcm.chart" -}}
+{{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "mcm.selector" -}}
+app.kubernetes.io/name: machine-controller-manager
+{{- end }}
+
+{{- define "mcm.labels" -}}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+app.kubernetes.io/name: machine-controller-manager
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ include "mcm.chart" . | quote }}
+{{- end }}
+
+{{- /* Whether this cluster has the machine objects, and with them the manager. */ -}}
+{{- define "mcm.isControl" -}}
+{{- if ne .Values.part "target" }}true{{ end }}
+{{- end }}
+
+{{- /* Whether this cluster has the Nodes. */ -}}
+{{- define "mcm.isTarget" -}}
+{{- if or (eq .Values.part "target") (and (eq .Values.part "all") (eq .Values.target.mode "same")) }}true{{ end }}
+{{- end }}
+
+{{- /* The end of names outside the namespace, as in `mcm manifests rbac`: installations of two namespaces share none of them. */ -}}
+{{- define "mcm.suffix" -}}
+{{- if or (eq .Values.scope "namespace") (ne .Release.Namespace "machine-controller-manager") }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- define "mcm.viewsSuffix" -}}
+{{- if ne .Release.Namespace "machine-controller-manager" }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- define "mcm.half" -}}
+{{ .Values.flags.half | default "" }}
+{{- end }}
+
+{{- /* Items of a list of CEL. */ -}}
+{{- define "mcm.controllerUsers" -}}
+'system:serviceaccount:{{ .Release.Namespace }}:machine-controller-manager'
+{{- range .Values.webhooks.controllerUsers }}, '{{ . }}'{{ end }}
+{{- end }}
+
+{{- define "mcm.webhookUrl" -}}
+{{ regexReplaceAll "/+$" .Values.webhooks.url "" }}
+{{- end }}
+
+{{- define "mcm.image" -}}
+{{ .Values.image.repository }}
+{{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "mcm.healthPort" -}}
+{{ int (get .Values.flags "port" | default 10258) }}
+{{- end }}
+
+{{- /* The second port of health and metrics; 0 if it is off, or the same as the first one. */ -}}
+{{- define "mcm.compatPort" -}}
+{{- $port := 10259 }}
+{{- if hasKey .Values.flags "compat-port" }}{{ $port = int (get .Values.flags "compat-port") }}{{ end }}
+{{- if eq $port (int (include "mcm.healthPort" .)) }}0{{ else }}{{ $port }}{{ end }}
+{{- end }}
+
+{{- /* A number of values.yaml is a float in templates, which would print large ones with an exponent. */ -}}
+{{- define "mcm.flagValue" -}}
+{{- if kindIs "float64" . }}{{ if eq (floor .) . }}{{ int64 . }}{{ else }}{{ . }}{{ end }}{{ else }}{{ . }}{{ end }}
+{{- end }}
+
+{{- define "mcm.args" -}}
+- serve
+- --control-kubeconfig=inClusterConfig
+- --namespace=$(POD_NAMESPACE)
+- --extension-apiserver={{ .Values.views.enabled }}
+{{- if eq .Values.target.mode "none" }}
+- --target-kubeconfig=none
+{{- else if eq .Values.target.mode "kubeconfig" }}
+- {{ printf "--target-kubeconfig=/kubeconfigs/target/%s" .Values.target.kubeconfig.key | quote }}
+{{- end }}
+{{- if ne (int .Values.webhooks.port) 9443 }}
+- --secure-port={{ int .Values.webhooks.port }}
+{{- end }}
+{{- if ne .Values.scope "cluster" }}
+- --webhook-scope={{ .Values.scope }}
+{{- end }}
+{{- if ne .Values.webhooks.profile "compat" }}
+- --admission-profile={{ .Values.webhooks.profile }}
+{{- end }}
+{{- with .Values.webhooks.controllerUsers }}
+- {{ printf "--controller-users=%s" (join "," .) | quote }}
+{{- end }}
+{{- if ne .Values.certificates.mode "self-managed" }}
+- --cert-mode=files
+- --tls-cert-file=/certs/tls.crt
+- --tls-private-key-file=/certs/tls.key
+{{- end }}
+{{- range $name, $value := .Values.flags }}
+{{- if kindIs "slice" $value }}
+{{- range $value }}
+- {{ printf "--%s=%s" $name . | quote }}
+{{- end }}
+{{- else }}
+- {{ printf "--%s=%s" $name (include "mcm.flagValue" $value) | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
