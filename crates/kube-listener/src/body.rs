@@ -32,7 +32,11 @@ pub struct Collected {
     pub permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Collects a body of at most `limit` bytes before `deadline`, if there is one. A declared length above the limit is refused unread. A client that
+/// A body whose declared length exceeds the limit by at most this much is read and dropped before it is refused, as by Go's `net/http`. Most clients
+/// write a whole body before they read, and lose the answer if the connection ends with bytes unread.
+const DROPPED: usize = 256 << 10;
+
+/// Collects a body of at most `limit` bytes before `deadline`, if there is one. A declared length far above the limit is refused unread. A client that
 /// stops or sends too slowly is disconnected. The bytes that have arrived count against the memory for large bodies, and not the declared length: a
 /// client that only declares a large body must not take memory from others.
 pub async fn collect(
@@ -43,10 +47,16 @@ pub async fn collect(
     large: &LargeBodies,
 ) -> Result<Collected, Refusal> {
     let declared = HttpBody::size_hint(&body);
-    if usize::try_from(declared.lower()).map_or(true, |length| length > limit) {
-        return Err(Refusal::TooLarge { limit });
-    }
     let started = Instant::now();
+    match usize::try_from(declared.lower()) {
+        Ok(length) if length <= limit => {}
+        Ok(length) if length - limit <= DROPPED => {
+            let give_up = started + limits.body;
+            drop_all(body, deadline.map_or(give_up, |deadline| deadline.min(give_up))).await;
+            return Err(Refusal::TooLarge { limit });
+        }
+        _ => return Err(Refusal::TooLarge { limit }),
+    }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
     let mut permit: Option<OwnedSemaphorePermit> = None;
@@ -87,6 +97,11 @@ pub async fn collect(
     }
     let bytes = if rest.is_empty() { first } else { rest.freeze() };
     Ok(Collected { bytes, permit })
+}
+
+/// Reads a body to its end, or until this time, and keeps nothing.
+async fn drop_all(mut body: Body, end: Instant) {
+    while let Ok(Some(Ok(_))) = timeout_at(end, body.frame()).await {}
 }
 
 /// Takes as much of the memory for large bodies as a body of this length needs.
@@ -136,4 +151,60 @@ impl BodyReader {
 fn time_for(received: usize, bytes_per_second: u32) -> std::time::Duration {
     let millis = (received as u64).saturating_mul(1000) / u64::from(bytes_per_second.max(1));
     std::time::Duration::from_millis(millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        convert::Infallible,
+        pin::Pin,
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Context, Poll},
+    };
+
+    use hyper::body::{Frame, SizeHint};
+    use rstest::rstest;
+
+    use super::*;
+
+    const PIECE: usize = 64 << 10;
+
+    /// A body of a declared length that comes in pieces and counts the bytes that are read.
+    struct Declared {
+        length: usize,
+        read: Arc<AtomicUsize>,
+    }
+
+    impl HttpBody for Declared {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            let piece = PIECE.min(self.length - self.read.load(Ordering::Relaxed));
+            self.read.fetch_add(piece, Ordering::Relaxed);
+            Poll::Ready((piece > 0).then(|| Ok(Frame::data(Bytes::from(vec![b' '; piece])))))
+        }
+
+        fn size_hint(&self) -> SizeHint {
+            SizeHint::with_exact(self.length as u64)
+        }
+    }
+
+    #[rstest]
+    #[case::within_the_limit(PIECE, PIECE, false)]
+    #[case::a_little_too_large(PIECE + 1, PIECE + 1, true)]
+    #[case::as_much_too_large_as_is_dropped(PIECE + DROPPED, PIECE + DROPPED, true)]
+    #[case::far_too_large(PIECE + DROPPED + 1, 0, true)]
+    #[tokio::test]
+    async fn a_body_that_is_a_little_too_large_is_read_before_it_is_refused(
+        #[case] length: usize,
+        #[case] expected: usize,
+        #[case] refused: bool,
+    ) {
+        let read = Arc::default();
+        let body = Body::new(Declared { length, read: Arc::clone(&read) });
+        let collected = collect(body, PIECE, None, &RequestLimits::default(), &LargeBodies::of(1 << 20)).await;
+        assert_eq!(matches!(collected, Err(Refusal::TooLarge { limit: PIECE })), refused);
+        assert_eq!(read.load(Ordering::Relaxed), expected);
+    }
 }
