@@ -21,6 +21,7 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 pub const OPERATORS: [&str; 2] = ["--api-versions=cert-manager.io/v1", "--api-versions=monitoring.coreos.com/v1"];
 
 /// Helm, with a home of its own.
+#[derive(Clone)]
 pub struct Helm {
     tools: PathBuf,
     home: PathBuf,

@@ -118,8 +118,45 @@ impl Inventory {
     /// # Errors
     /// When an object of the plan can't be read.
     pub(super) async fn read(client: &Client, target: Option<&Client>, place: &Place) -> Result<Self, Failure> {
-        let mut read = Self::default();
+        let mut read = Self::read_registrations(client, target, place).await?;
+        read.list_remaining(client, place).await;
+        Ok(read)
+    }
+
+    /// Reads the objects that need the manager, the registrations, and what says whose they are.
+    ///
+    /// # Errors
+    /// When an object can't be read.
+    pub(super) async fn read_registrations(
+        client: &Client,
+        target: Option<&Client>,
+        place: &Place,
+    ) -> Result<Self, Failure> {
+        let mut read = Self::read_dependents(client, target, place).await?;
         read.registrations(client, place).await?;
+        let certificate = SECRETS.get(client, &place.service_namespace, names::CERTIFICATE_SECRET).await?;
+        read.certificate = certificate.map(|object| Found { resource: SECRETS, object });
+        read.is_installed |= runs_in(client, &place.service_namespace).await?;
+        for neighbour in &read.neighbours {
+            // A namespace that can't be read shows no manager, so that it counts as one that shares this one's objects.
+            let runs_there = runs_in(client, neighbour).await.unwrap_or(false);
+            if *neighbour == place.service_namespace || !runs_there {
+                read.sharing.insert(neighbour.clone());
+            }
+        }
+        Ok(read)
+    }
+
+    /// Reads the objects that need the manager, and the Leases.
+    ///
+    /// # Errors
+    /// When an object can't be read.
+    pub(super) async fn read_dependents(
+        client: &Client,
+        target: Option<&Client>,
+        place: &Place,
+    ) -> Result<Self, Failure> {
+        let mut read = Self::default();
         for kind in Kind::ALL {
             read.objects.extend(all(client, Resource::of_kind(kind), &place.namespace).await?);
         }
@@ -128,10 +165,7 @@ impl Inventory {
         if let Some(target) = target {
             read.nodes = Some(all(target, NODES, "").await?);
         }
-        let certificate = SECRETS.get(client, &place.service_namespace, names::CERTIFICATE_SECRET).await?;
-        read.certificate = certificate.map(|object| Found { resource: SECRETS, object });
-        read.managers(client, place).await?;
-        read.list_remaining(client, place).await;
+        read.leases(client, place).await?;
         Ok(read)
     }
 
@@ -171,8 +205,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Finds the managers of this namespace and of others.
-    async fn managers(&mut self, client: &Client, place: &Place) -> Result<(), Failure> {
+    /// Finds the managers of this namespace and of others by their Leases.
+    async fn leases(&mut self, client: &Client, place: &Place) -> Result<(), Failure> {
         for name in LEASE_NAMES {
             let by_name = ListQuery { fields: Some(format!("metadata.name={name}")), ..ListQuery::default() };
             for lease in LEASES.list(client, by_name).await? {
@@ -182,12 +216,6 @@ impl Inventory {
                 } else if Held::read(&lease.data["spec"]).is_some() {
                     self.neighbours.insert(namespace);
                 }
-            }
-        }
-        self.is_installed |= runs_in(client, &place.service_namespace).await?;
-        for neighbour in &self.neighbours {
-            if *neighbour == place.service_namespace || !runs_in(client, neighbour).await? {
-                self.sharing.insert(neighbour.clone());
             }
         }
         Ok(())

@@ -4,9 +4,10 @@
 //!
 //! The order matters (measured on a real API server). Registrations go first, while the manager may still run, so that nothing
 //! depends on it any more. Finalizers go last, when no manager can add them again. [`inventory`] reads, [`plan`] decides, [`act`]
-//! carries out.
+//! carries out. With `--check`, [`dependents`] decides what still needs the manager.
 
 mod act;
+mod dependents;
 mod inventory;
 mod plan;
 
@@ -20,6 +21,7 @@ use kube::Client;
 
 use self::{
     act::{Clusters, Sentinel},
+    dependents::{dependents, report},
     inventory::{Inventory, LEASE_NAMES, Place, workloads},
     plan::{NodesIn, Plan, plan, rights, some},
 };
@@ -32,6 +34,7 @@ use super::{
 };
 
 /// Flags of `mcm uninstall`.
+#[allow(clippy::struct_excessive_bools)] // one per flag
 #[derive(Clone, Debug, Args)]
 pub struct UninstallArgs {
     /// The cluster with the machine objects
@@ -59,6 +62,14 @@ pub struct UninstallArgs {
     /// Print what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// Fail, before anything is changed, if machines of the namespace or finalizers of the manager are left. Without --registrations
+    /// nothing else is done
+    #[arg(long, conflicts_with = "force")]
+    pub check: bool,
+    /// Remove only what depends on a running manager: webhook configurations, policies, the conversion webhook and the registration of
+    /// the views
+    #[arg(long, conflicts_with = "force")]
+    pub registrations: bool,
 }
 
 /// The cluster with the Nodes.
@@ -71,7 +82,7 @@ pub enum TargetCluster {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "clap's parsers return a result")]
-fn target_cluster(text: &str) -> Result<TargetCluster, String> {
+pub(super) fn target_cluster(text: &str) -> Result<TargetCluster, String> {
     Ok(if text == "none" { TargetCluster::None } else { TargetCluster::Kubeconfig(text.into()) })
 }
 
@@ -93,8 +104,20 @@ async fn uninstall(args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Fail
         service_namespace: args.service_namespace.clone().unwrap_or_else(|| args.namespace.clone()),
         scope: args.scope,
     };
-    let inventory = Inventory::read(&clusters.control, clusters.target.as_ref(), &place).await?;
-    let todo = plan(&inventory, &place, nodes_in).map_err(|obstacle| Failure::Input(obstacle.to_string()))?;
+    if args.check {
+        check(&clusters, &place, out).await?;
+        if !args.registrations {
+            return Ok(());
+        }
+    }
+    let todo = if args.registrations {
+        let inventory = Inventory::read_registrations(&clusters.control, None, &place).await?;
+        plan(&inventory, &place, NodesIn::Nowhere).map(Plan::registrations_only)
+    } else {
+        let inventory = Inventory::read(&clusters.control, clusters.target.as_ref(), &place).await?;
+        plan(&inventory, &place, nodes_in)
+    };
+    let todo = todo.map_err(|obstacle| Failure::Input(obstacle.to_string()))?;
     print(&todo, args, out)?;
     if todo.registrations.is_empty() && todo.after_stop.is_empty() {
         return Ok(());
@@ -124,8 +147,30 @@ async fn uninstall(args: &UninstallArgs, out: &mut dyn Write) -> Result<(), Fail
         }
         clusters.carry_out(todo.after_stop, &mut Some(sentinel), out).await?;
     }
-    writeln!(out, "done; definitions and objects are still there (deleting the definitions deletes all objects)")?;
+    if args.registrations {
+        writeln!(out, "done; API servers do not call this manager any more")?;
+    } else {
+        writeln!(out, "done; definitions and objects are still there (deleting the definitions deletes all objects)")?;
+    }
     Ok(())
+}
+
+/// Lists what still needs the manager. It is an error if there is anything.
+async fn check(clusters: &Clusters, place: &Place, out: &mut dyn Write) -> Result<(), Failure> {
+    let inventory = Inventory::read_dependents(&clusters.control, clusters.target.as_ref(), place).await?;
+    let dependents = dependents(&inventory);
+    if dependents.is_empty() {
+        writeln!(out, "no machine and no finalizer is left in namespace {}", place.namespace)?;
+        return Ok(());
+    }
+    out.write_all(report(&dependents).as_bytes())?;
+    Err(Failure::Input(format!(
+        "{} objects need the manager of namespace {}; nothing was done. Delete them while the manager runs. To keep the VMs \
+         for another manager, run `mcm uninstall --namespace {}` instead, which removes the finalizers",
+        dependents.len(),
+        place.namespace,
+        place.namespace,
+    )))
 }
 
 async fn target(args: &UninstallArgs, control: &Client) -> Result<(Option<Client>, NodesIn), Failure> {

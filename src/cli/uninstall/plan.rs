@@ -70,6 +70,13 @@ pub(super) struct Plan {
     pub(super) remaining: Vec<String>,
 }
 
+impl Plan {
+    /// The part that is possible while the manager runs.
+    pub(super) fn registrations_only(self) -> Self {
+        Self { registrations: self.registrations, remaining: self.remaining, ..Self::default() }
+    }
+}
+
 /// Why the plan can't be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Obstacle {
@@ -188,7 +195,7 @@ fn has_vm(found: &Found) -> bool {
     is_machine(found) && found.object.data["spec"]["providerID"].as_str().is_some_and(|id| !id.is_empty())
 }
 
-fn is_machine(found: &Found) -> bool {
+pub(super) fn is_machine(found: &Found) -> bool {
     found.resource.kind == Kind::Machine.as_str()
 }
 

@@ -66,6 +66,7 @@ fn without_helm(mut object: Value) -> Value {
     json!({"simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true}})
 )]
 #[case::v1beta1(&["v1beta1"], json!({"v1beta1": {"serve": true}}))]
+#[case::alerts(&["alerts"], json!({"alerts": {"enabled": true}}))]
 #[case::views(&["views"], json!({"views": {"enabled": true}}))]
 #[case::cert_manager(
     &["v1beta1", "views", "cert-manager"],
@@ -80,6 +81,7 @@ fn pk_022_the_base_with_components_has_the_objects_of_the_chart(#[case] componen
     values["crds"] = json!({"keep": false});
     values["priority"] = json!({"quota": false});
     values["topologySpreadConstraints"] = json!([]);
+    values["uninstallGuard"] = json!({"enabled": false});
     let text = helm.template("base", NAMESPACE, &values, &OPERATORS).expect("rendered");
     let mut charted: Vec<Value> = objects(&text).into_iter().map(without_helm).collect();
     let by_name = |object: &Value| {

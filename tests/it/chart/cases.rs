@@ -164,6 +164,62 @@ pub fn all() -> Vec<Case> {
             json!({"certificates": {"mode": "files", "secretName": "tls"}, "priority": {"className": "", "quota": false}}),
             usual,
         ),
+        case(
+            "machine-namespace",
+            "mcm",
+            json!({
+                "machineNamespace": "shoot--a", "bootstrapTokens": {"enabled": true}, "simulation": {"enabled": true},
+                "alerts": {"enabled": true}, "policies": {"enabled": true}, "views": {"enabled": true}, "scope": "namespace",
+            }),
+            &[
+                &["crds"],
+                &["rbac", "--scope=namespace", "--simulation", "--bootstrap-tokens"],
+                &["webhooks", "--scope=namespace"],
+                &["policies", "--scope=namespace"],
+                &["apiservice"],
+                &["alerts"],
+            ],
+        ),
+        case(
+            "the-default-namespace-for-machines",
+            "mcm",
+            json!({"machineNamespace": DEFAULT, "v1beta1": {"serve": true}, "certificates": {"mode": "cert-manager"}}),
+            &[&["crds", "--serve=v1beta1"], &["storage-guard"], &["rbac"], &["webhooks"]],
+        ),
+        case(
+            "alerts",
+            DEFAULT,
+            json!({"alerts": {"enabled": true}}),
+            &[&["crds"], &["rbac"], &["webhooks"], &["alerts"]],
+        ),
+        case(
+            "alerts-with-limits",
+            "mcm",
+            json!({
+                "replicas": 3, "metrics": {"job": "second"},
+                "alerts": {
+                    "enabled": true, "runbookUrl": "https://runbooks.example.org/", "with": ["WebhookUnreachable"],
+                    "without": ["MachineFailed", "CertificateExpiring"],
+                    "thresholds": {"queueDepth": 2_000_000, "failedShare": 0.35, "rolloutStepSeconds": 600},
+                },
+            }),
+            &[
+                &["crds"],
+                &["rbac"],
+                &["webhooks"],
+                &[
+                    "alerts",
+                    "--job=second",
+                    "--runbook-url=https://runbooks.example.org/",
+                    "--with-alerts=WebhookUnreachable",
+                    "--without-alerts=MachineFailed,CertificateExpiring",
+                    "--alert-threshold=replicas=3",
+                    "--alert-threshold=queueDepth=2000000",
+                    "--alert-threshold=failedShare=0.35",
+                    "--alert-threshold=rolloutStepSeconds=600",
+                ],
+            ],
+        ),
         everything(),
     ]
 }
@@ -184,6 +240,7 @@ pub fn everything() -> Case {
                 "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
                 "serviceMonitor": {"enabled": true, "interval": "1m"},
             },
+            "alerts": {"enabled": true},
             "networkPolicy": {
                 "enabled": true, "apiServers": ["192.0.2.0/24", "2001:db8::/32"],
                 "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -216,6 +273,7 @@ pub fn everything() -> Case {
             ],
             &["policies", "--controller-users=system:serviceaccount:mcm:machine-controller-manager,alice"],
             &["apiservice"],
+            &["alerts"],
         ],
     )
 }

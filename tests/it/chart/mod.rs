@@ -1,10 +1,16 @@
 //! The Helm chart: what it renders for a table of value sets, and what it refuses.
 //!
-//! Source: spec/packaging §3. The tests of [`cluster`] install it.
+//! Source: spec/packaging §3. Other files install it: [`released`] is a release, its process and its job.
 
+mod adopted;
 mod base;
 mod cases;
 mod cluster;
+mod neighbours;
+mod priority;
+mod ready;
+mod released;
+mod uninstalled;
 
 use std::{collections::BTreeSet, ffi::OsString};
 
@@ -24,12 +30,13 @@ use crate::support::{
 };
 
 /// The kinds of objects that follow from code.
-const GENERATED: [&str; 12] = [
+const GENERATED: [&str; 13] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
+    "PrometheusRule",
     "Role",
     "RoleBinding",
     "Secret",
@@ -112,10 +119,13 @@ fn pk_021_what_follows_from_code_equals_the_output_of_mcm_manifests() {
             format!("{} {}/{}", object["kind"], object["metadata"]["namespace"], object["metadata"]["name"])
         };
         let mut in_chart: Vec<Value> = rendered(&helm, &case).into_iter().map(plain).collect();
-        in_chart.retain(|object| GENERATED.contains(&text(object, "/kind")));
+        let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
+        in_chart.retain(|object| GENERATED.contains(&text(object, "/kind")) && !is_hook(object));
         let mut printed = Vec::new();
         for command in &case.commands {
-            let printed_here = mcm(&[&["manifests"], command.as_slice(), &["--namespace", case.namespace]].concat());
+            let machines = case.values["machineNamespace"].as_str().unwrap_or(case.namespace);
+            let namespaces = ["--namespace", machines, "--service-namespace", case.namespace];
+            let printed_here = mcm(&[&["manifests"], command.as_slice(), &namespaces].concat());
             printed.extend(objects(&printed_here));
         }
         in_chart.sort_by_key(by_name);
@@ -162,6 +172,7 @@ fn definitions_outlive_the_release_unless_the_values_say_otherwise() {
 #[case::a_flag_of_the_chart(json!({"flags": {"secure-port": 1}}), "flags.secure-port: the chart sets this flag; set webhooks.port")]
 #[case::control_without_target(json!({"part": "control"}), "target.mode:")]
 #[case::no_kubeconfig(json!({"target": {"mode": "kubeconfig"}}), "target.kubeconfig.secretName:")]
+#[case::no_namespace(json!({"machineNamespace": "Machines"}), "machineNamespace")]
 #[case::an_unread_kubeconfig(json!({"target": {"kubeconfig": {"secretName": "a"}}}), "target.mode:")]
 #[case::no_files(json!({"certificates": {"mode": "files"}}), "certificates.secretName:")]
 #[case::unread_files(json!({"certificates": {"secretName": "a"}}), "certificates.mode:")]
@@ -295,6 +306,7 @@ fn pk_035_callers_and_scrapers_are_restricted_by_the_values() {
 #[case::an_old_kubernetes(json!({}), &["--kube-version=1.29.9"], "kubeVersion: >=1.30")]
 #[case::no_operator_for_pods(json!({"metrics": {"podMonitor": {"enabled": true}}}), &[], "metrics: this cluster has no monitoring.coreos.com/v1")]
 #[case::no_operator_for_services(json!({"metrics": {"serviceMonitor": {"enabled": true}}}), &[], "metrics: this cluster has no monitoring.coreos.com/v1")]
+#[case::no_operator_for_alerts(json!({"alerts": {"enabled": true}}), &[], "alerts: this cluster has no monitoring.coreos.com/v1")]
 #[case::no_cert_manager(json!({"certificates": {"mode": "cert-manager"}}), &[], "certificates.mode: this cluster has no cert-manager.io/v1")]
 fn pk_040_what_a_cluster_lacks_is_said_in_a_sentence(
     #[case] values: Value,

@@ -16,6 +16,39 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 helm.sh/chart: {{ include "mcm.chart" . | quote }}
 {{- end }}
 
+{{- /* A hook is not found by the selector of the manager's pods. */ -}}
+{{- define "mcm.hookLabels" -}}
+app.kubernetes.io/component: uninstall
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
+app.kubernetes.io/name: machine-controller-manager-uninstall
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ include "mcm.chart" . | quote }}
+{{- end }}
+
+{{- /* Annotations of a hook with this weight. A failed job stays, because it has the log. */ -}}
+{{- define "mcm.hook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{- define "mcm.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "mcm.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop:
+  - ALL
+{{- end }}
+
 {{- /* Whether this cluster has the machine objects, and with them the manager. */ -}}
 {{- define "mcm.isControl" -}}
 {{- if ne .Values.part "target" }}true{{ end }}
@@ -26,13 +59,33 @@ helm.sh/chart: {{ include "mcm.chart" . | quote }}
 {{- if or (eq .Values.part "target") (and (eq .Values.part "all") (eq .Values.target.mode "same")) }}true{{ end }}
 {{- end }}
 
+{{- define "mcm.machineNamespace" -}}
+{{ .Values.machineNamespace | default .Release.Namespace }}
+{{- end }}
+
+{{- /* Flags that name both namespaces. */ -}}
+{{- define "mcm.namespaceFlags" -}}
+{{- if eq (include "mcm.machineNamespace" .) .Release.Namespace }}
+- --namespace=$(POD_NAMESPACE)
+{{- else }}
+- --namespace={{ .Values.machineNamespace }}
+- --service-namespace=$(POD_NAMESPACE)
+{{- end }}
+{{- end }}
+
 {{- /* The end of names outside the namespace, as in `mcm manifests rbac`: installations of two namespaces share none of them. */ -}}
 {{- define "mcm.suffix" -}}
-{{- if or (eq .Values.scope "namespace") (ne .Release.Namespace "machine-controller-manager") }}-{{ .Release.Namespace }}{{ end }}
+{{- $namespace := include "mcm.machineNamespace" . }}
+{{- if or (eq .Values.scope "namespace") (ne $namespace "machine-controller-manager") }}-{{ $namespace }}{{ end }}
 {{- end }}
 
 {{- define "mcm.viewsSuffix" -}}
 {{- if ne .Release.Namespace "machine-controller-manager" }}-{{ .Release.Namespace }}{{ end }}
+{{- end }}
+
+{{- /* The name of both webhook configurations, as in `mcm manifests webhooks`. */ -}}
+{{- define "mcm.configuration" -}}
+machine-controller-manager{{ if eq .Values.scope "namespace" }}-{{ include "mcm.machineNamespace" . }}{{ end }}
 {{- end }}
 
 {{- define "mcm.half" -}}
@@ -54,6 +107,12 @@ helm.sh/chart: {{ include "mcm.chart" . | quote }}
 {{- if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- /* The alerts select by this label, which the operator would make of the names of monitors and Services. */ -}}
+{{- define "mcm.jobLabel" -}}
+targetLabel: job
+replacement: {{ .Values.metrics.job | quote }}
+{{- end }}
+
 {{- define "mcm.healthPort" -}}
 {{ int (get .Values.flags "port" | default 10258) }}
 {{- end }}
@@ -73,7 +132,7 @@ helm.sh/chart: {{ include "mcm.chart" . | quote }}
 {{- define "mcm.args" -}}
 - serve
 - --control-kubeconfig=inClusterConfig
-- --namespace=$(POD_NAMESPACE)
+{{- include "mcm.namespaceFlags" . }}
 - --extension-apiserver={{ .Values.views.enabled }}
 {{- if eq .Values.target.mode "none" }}
 - --target-kubeconfig=none

@@ -19,7 +19,7 @@ const SET_BY_CHART: [(&str, &str); 13] = [
     ("control-kubeconfig", "the control cluster is the one that the chart is installed in"),
     ("controller-users", "set webhooks.controllerUsers"),
     ("extension-apiserver", "set views.enabled"),
-    ("namespace", "it is the namespace of the release"),
+    ("namespace", "set machineNamespace"),
     ("secure-port", "set webhooks.port"),
     ("service-name", "it is the Service of the chart"),
     ("service-namespace", "it is the namespace of the release"),

@@ -1,9 +1,11 @@
 //! `mcm manifests chart`: the generated files of the Helm chart in `deploy/charts`.
 //!
-//! What follows from code is generated: templates of definitions, rights, webhooks, policies and views ([`generated`]), and values, schema
-//! and reference of the values ([`values`], [`flags`], [`reference`]). The workload's templates are written by hand. A test compares the committed files
+//! What follows from code is generated: templates of definitions, rights, webhooks, policies, views and alerts ([`generated`]), and values,
+//! schema and reference of the values ([`values`], [`flags`], [`reference`]). The workload's templates are written by hand. A test compares the committed files
 //! with these functions. Source: spec/packaging §3.1.
 
+mod alert_values;
+mod alerts;
 mod flags;
 mod generated;
 mod reference;

@@ -168,6 +168,25 @@ pub fn to_template(objects: &[Guarded], placeholders: &[Placeholder]) -> String 
     writer.text
 }
 
+/// An item of a list, and the Helm expression under which it exists.
+pub struct Item {
+    /// The expression.
+    pub when: String,
+    /// The item, a map.
+    pub value: Value,
+}
+
+/// The items of a list as a part of a Helm template.
+pub fn to_items(items: &[Item], indent: usize, placeholders: &[Placeholder]) -> String {
+    let mut writer = Writer { text: String::new(), placeholders };
+    for item in items {
+        writer.line(0, &format!("{{{{- if {} }}}}", item.when));
+        writer.entry("-", &Node::from(&item.value), indent);
+        writer.line(0, "{{- end }}");
+    }
+    writer.text
+}
+
 struct Writer<'a> {
     text: String,
     placeholders: &'a [Placeholder],
@@ -313,6 +332,13 @@ mod tests {
         let text = to_template(&merged, &[]);
         assert!(text.contains("{{- if and (eq .Values.scope \"wide\") .Values.keep }}\nboth: true\n"), "{text}");
         assert!(text.contains("(not (eq .Values.scope \"wide\"))"), "{text}");
+    }
+
+    #[test]
+    fn an_item_of_a_list_has_its_own_condition() {
+        let item = Item { when: "has \"a\" .Values.with".to_owned(), value: json!({"a": "{{ $labels.b }}"}) };
+        let wanted = "{{- if has \"a\" .Values.with }}\n  -\n    a: \"{{`{{`}} $labels.b }}\"\n{{- end }}\n";
+        assert_eq!(to_items(&[item], 2, &[]), wanted);
     }
 
     #[test]

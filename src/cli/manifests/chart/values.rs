@@ -6,10 +6,14 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::flags::{self, ServeFlag};
+use super::{
+    alert_values::Alerts,
+    flags::{self, ServeFlag},
+};
+use crate::observability::rules::DEFAULT_JOB;
 
 /// Pass-through fields of Kubernetes objects.
-type Fields = Map<String, Value>;
+pub(super) type Fields = Map<String, Value>;
 
 /// Values of the chart machine-controller-manager
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -17,6 +21,8 @@ type Fields = Map<String, Value>;
 struct ChartValues {
     /// Affinity of the pods. Unset means that the pods prefer different hosts, and with webhooks.hostNetwork require them
     affinity: Fields,
+    /// Alerts for the Prometheus operator
+    alerts: Alerts,
     /// Rights for classes whose user data needs a bootstrap token, in kube-system of the cluster with the Nodes
     bootstrap_tokens: Switch,
     /// Certificates of the webhooks
@@ -42,6 +48,9 @@ struct ChartValues {
     global: Fields,
     /// Image of the container
     image: Image,
+    /// Namespace of the machine objects; unset means the namespace of the release. It must exist
+    #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
+    machine_namespace: String,
     /// Monitors of the Prometheus operator
     metrics: Metrics,
     /// Network policy of the pods
@@ -77,6 +86,8 @@ struct ChartValues {
     tolerations: Vec<Fields>,
     /// Spread of the pods. A constraint without labelSelector gets the pods of the chart
     topology_spread_constraints: Vec<Fields>,
+    /// A job of `helm uninstall`
+    uninstall_guard: UninstallGuard,
     /// The version v1beta1 of the four kinds
     v1beta1: V1Beta1,
     /// Views such as `kubectl get machineoutlooks`, served through the API server. While a registered server is down, no namespace of the
@@ -94,6 +105,7 @@ impl Default for ChartValues {
         });
         Self {
             affinity: Fields::new(),
+            alerts: Alerts::default(),
             bootstrap_tokens: Switch::default(),
             certificates: Certificates::default(),
             crds: Crds::default(),
@@ -106,6 +118,7 @@ impl Default for ChartValues {
             flow_control: On::default(),
             global: Fields::new(),
             image: Image::default(),
+            machine_namespace: String::new(),
             metrics: Metrics::default(),
             network_policy: NetworkPolicy::default(),
             node_selector: Fields::new(),
@@ -122,6 +135,7 @@ impl Default for ChartValues {
             termination_grace_period_seconds: 60,
             tolerations: Vec::new(),
             topology_spread_constraints: vec![fields(spread)],
+            uninstall_guard: UninstallGuard::default(),
             v1beta1: V1Beta1::default(),
             views: Switch::default(),
             webhooks: Webhooks::default(),
@@ -146,6 +160,20 @@ struct On {
 }
 
 impl Default for On {
+    fn default() -> Self {
+        Self { enabled: true }
+    }
+}
+
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct UninstallGuard {
+    /// Whether `helm uninstall` fails while machines or finalizers of the manager are left in the namespace, and unregisters the webhooks
+    /// before the manager ends
+    enabled: bool,
+}
+
+impl Default for UninstallGuard {
     fn default() -> Self {
         Self { enabled: true }
     }
@@ -395,13 +423,22 @@ impl Default for IssuerRef {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct Metrics {
+    /// Value of the label "job" of the scrapes. The monitors set it, and the alerts select by it. Several managers need several values
+    #[schemars(regex(pattern = r#"^[^\s"'{}\\$]+$"#))]
+    job: String,
     /// A `PodMonitor`
     pod_monitor: Monitor,
     /// A `ServiceMonitor`, and a Service for it
     service_monitor: Monitor,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self { job: DEFAULT_JOB.to_owned(), pod_monitor: Monitor::default(), service_monitor: Monitor::default() }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -534,6 +571,11 @@ mod tests {
     #[case::a_part(json!({"part": "both"}), "/part")]
     #[case::a_digest(json!({"image": {"digest": "0".repeat(64)}}), "/image/digest")]
     #[case::a_url(json!({"webhooks": {"url": "http://host"}}), "/webhooks/url")]
+    #[case::an_unknown_limit(json!({"alerts": {"thresholds": {"depth": 1}}}), "depth")]
+    #[case::a_fraction_of_a_second(json!({"alerts": {"thresholds": {"rolloutStepSeconds": 0.5}}}), "/alerts/thresholds/rolloutStepSeconds")]
+    #[case::an_unknown_alert(json!({"alerts": {"without": ["MachineFail"]}}), "/alerts/without/0")]
+    #[case::an_alert_that_is_not_left_out(json!({"alerts": {"with": ["Down"]}}), "/alerts/with/0")]
+    #[case::a_job_with_a_quote(json!({"metrics": {"job": "a\"b"}}), "/metrics/job")]
     #[case::a_user_with_a_quote(json!({"webhooks": {"controllerUsers": ["o'neill"]}}), "/webhooks/controllerUsers/0")]
     fn pk_023_a_wrong_value_is_an_error_that_names_its_place(#[case] values: Value, #[case] place: &str) {
         let mistakes = mistakes(&values);

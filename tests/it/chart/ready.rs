@@ -1,0 +1,101 @@
+//! When an installation is ready, and what happens if another program applies the chart's webhook configurations again.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{
+    find,
+    released::{NAME, Release, bundle},
+};
+use crate::support::{helm::objects, manager::request, wait::expect, wait_until};
+
+/// Machine classes that the webhooks accept.
+fn classes(release: &Release, names: impl Iterator<Item = String>) -> String {
+    let class = |name: String| {
+        json!({
+            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineClass",
+            "metadata": {"name": name, "namespace": release.namespace},
+            "provider": "virtual", "providerSpec": {"region": "sim-1", "zone": "sim-1a", "machineType": "sim.large"},
+            "secretRef": {"name": "credentials", "namespace": release.namespace},
+        })
+    };
+    json!({"apiVersion": "v1", "kind": "List", "items": names.map(class).collect::<Vec<_>>()}).to_string()
+}
+
+async fn create(release: &Release, name: &str, objects: &str) -> crate::support::kubectl::Answer {
+    let file = release.rig.folder.join(format!("{name}.json"));
+    std::fs::write(&file, objects).expect("the rig's folder is writable");
+    release.kubectl(&["create", "-f", file.to_str().expect("UTF-8")]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_026_pk_047_after_an_installation_creations_succeed_and_replaced_webhooks_are_mended() {
+    let Some(release) = Release::in_own_cluster("pk_026").await else { return };
+    let values = release.values();
+
+    // PK-026
+    let installing = {
+        let (release, values) = (release.clone(), values.clone());
+        tokio::task::spawn_blocking(move || release.with_values("install", &values, &["--wait", "--timeout=120s"]))
+    };
+    wait_until("the Deployment", Duration::from_secs(60), || async {
+        let answer = release.kubectl(&["get", "deployment", NAME]).await;
+        expect(answer.succeeded(), || answer.stderr)
+    })
+    .await;
+    let outside = release.start_ready().await;
+    assert!(!installing.is_finished(), "helm returned before the pods were ready");
+    let deployment = release.kubectl(&["get", "deployment", NAME, "--output", "json"]).await.json();
+    let probe = &deployment["spec"]["template"]["spec"]["containers"][0]["readinessProbe"]["httpGet"];
+    assert_eq!(probe, &json!({"path": "/readyz", "port": "health", "scheme": "HTTP"}));
+    release.report_ready().await;
+    installing.await.expect("helm ends").expect("installed");
+    let created = create(&release, "many", &classes(&release, (0..50).map(|index| format!("class-{index}")))).await;
+    assert_eq!(created.succeed().lines().count(), 50);
+    let refused = release.try_machine("high").await.fail();
+    assert!(refused.contains("must be an integer"), "the webhooks judge: {refused}");
+
+    // PK-047: the rendered configurations have no CA bundle.
+    let rendered = release.manifest();
+    let configurations: Vec<Value> = objects(&rendered)
+        .into_iter()
+        .filter(|object| object["kind"].as_str().is_some_and(|kind| kind.ends_with("WebhookConfiguration")))
+        .collect();
+    assert_eq!((configurations.len(), bundle(&configurations)), (2, Value::Null));
+    let file = release.rig.folder.join("configurations.json");
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": configurations});
+    std::fs::write(&file, list.to_string()).expect("the rig's folder is writable");
+    release.rig.kubectl(&["replace", "-f", file.to_str().expect("UTF-8")]).await.succeed();
+    let replaced = Instant::now();
+    let mut accepted = 0;
+    for index in 0.. {
+        let name = format!("later-{index}");
+        let created = create(&release, "later", &classes(&release, std::iter::once(name))).await;
+        if created.succeeded() {
+            accepted += 1;
+        } else {
+            accepted = 0;
+            assert!(replaced.elapsed() < Duration::from_secs(5), "{}\n{}", created.stderr, outside.process.log_tail());
+        }
+        if accepted == 20 {
+            break;
+        }
+    }
+    assert!(bundle(&release.state().await).is_string());
+
+    // PK-047: who applies the chart again and again finds no difference.
+    let file = release.rig.folder.join("rendered.yaml");
+    std::fs::write(&file, &rendered).expect("the rig's folder is writable");
+    let file = file.to_str().expect("UTF-8");
+    let apply = ["apply", "--server-side", "--field-manager=gitops", "-f", file];
+    for _ in 0..10 {
+        release.kubectl(&apply).await.succeed();
+    }
+    let difference = release.kubectl(&["diff", "--server-side", "--field-manager=gitops", "-f", file]).await;
+    assert_eq!(difference.succeed(), "");
+    assert!(bundle(&release.state().await).is_string());
+    let (code, _) = request(outside.port, "GET", "/readyz", "").await.expect("an answer");
+    assert_eq!(code, 200);
+    find(&release.state().await, "Lease");
+}
