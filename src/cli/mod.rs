@@ -6,6 +6,7 @@
 pub mod called_as;
 pub mod clouds;
 pub mod cluster_objects;
+pub mod completion;
 pub mod convert;
 pub mod dev;
 pub mod doctor;
@@ -22,9 +23,11 @@ pub mod offline;
 pub mod output;
 pub mod plugin;
 pub mod rbac;
+pub mod reference;
 pub mod rollback;
 pub mod serve;
 pub mod simulate;
+pub mod support_bundle;
 pub mod uninstall;
 pub mod validate;
 pub mod version;
@@ -66,6 +69,8 @@ pub enum Command {
     MigrateStorage(migrate_storage::MigrateStorageArgs),
     /// Check the objects that connect a cluster with the manager, and report what is wrong and what to do
     Doctor(doctor::DoctorArgs),
+    /// Write an archive with what is needed to understand a problem, without secrets; nothing is sent anywhere
+    SupportBundle(support_bundle::SupportBundleArgs),
     /// Remove webhooks, policies, conversion, finalizers and certificate from a cluster, and list what remains; asks for confirmation
     Uninstall(uninstall::UninstallArgs),
     /// Restore the template of an earlier revision of a deployment
@@ -77,20 +82,15 @@ pub enum Command {
     /// Serve a driver of this program to a manager in another process
     #[cfg(feature = "external")]
     Driver(driver::DriverArgs),
+    /// Print what the program knows about itself: flags, metrics, fields, names, alerts, codes; or write manual pages
+    Reference(reference::ReferenceArgs),
     /// Print version and platform
     Version(version::VersionArgs),
-    /// Print a completion script
-    Completion(CompletionArgs),
+    /// Print a completion script, or write the executable that kubectl asks for completions of its plugin
+    Completion(completion::CompletionArgs),
     /// A command for people who look after machines.
     #[command(flatten)]
     Plugin(plugin::PluginCommand),
-}
-
-/// Flags of `mcm completion`.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct CompletionArgs {
-    /// The shell that the script is for
-    pub shell: clap_complete::Shell,
 }
 
 /// Why a command failed.
@@ -147,7 +147,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>, drivers: DriverSet) ->
         Err(Failure::Run(cause)) if is_closed_pipe(&cause) => ExitCode::SUCCESS,
         Err(failure) => {
             for line in failure.to_string().lines() {
-                eprintln!("mcm: {line}");
+                eprintln!("mcm: {}", output::printable(line));
             }
             failure.exit_code()
         }
@@ -170,20 +170,17 @@ impl Command {
             Self::Validate(args) => args.run(&drivers, out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
-            Self::Doctor(args) => doctor::run(args, out),
+            Self::Doctor(args) => doctor::run(args, &drivers, out),
+            Self::SupportBundle(args) => support_bundle::run(args, &drivers, out),
             Self::Uninstall(args) => uninstall::run(args, out),
             Self::Rollback(args) => rollback::run(args, out),
             Self::Simulate(args) => simulate::run(args, out),
             Self::Dev(args) => dev::run(args, &drivers, &mut io::stdout()),
             #[cfg(feature = "external")]
             Self::Driver(args) => driver::run(args, &drivers),
+            Self::Reference(args) => reference::run(args, out),
             Self::Version(args) => version::run(*args, out),
-            Self::Completion(args) => {
-                // The script goes into memory first, because the generator panics when its stream is closed.
-                let mut script = Vec::new();
-                clap_complete::generate(args.shell, &mut Cli::command(), "mcm", &mut script);
-                Ok(out.write_all(&script)?)
-            }
+            Self::Completion(args) => completion::run(args, out),
             Self::Plugin(command) => command.run(out),
         }
     }

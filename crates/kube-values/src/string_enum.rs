@@ -12,13 +12,13 @@ macro_rules! string_enum {
     (
         $(#[$meta:meta])*
         pub enum $name:ident {
-            $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)?
+            $($(#[doc = $doc:literal])* $variant:ident = $word:literal),+ $(,)?
         }
     ) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
-            $($(#[$variant_meta])* $variant,)+
+            $($(#[doc = $doc])* $variant,)+
             /// An unknown text, as it was read.
             Other(String),
         }
@@ -27,6 +27,10 @@ macro_rules! string_enum {
             /// The known texts, in declaration order.
             #[allow(dead_code)]
             pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The known texts with their doc comments, which have the blanks of the source.
+            #[allow(dead_code)]
+            pub const MEANINGS: &'static [(&'static str, &'static str)] = &[$(($word, concat!($($doc),*))),+];
 
             /// The stored text.
             pub fn as_str(&self) -> &str {

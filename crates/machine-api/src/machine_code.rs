@@ -7,10 +7,10 @@
 use std::fmt;
 
 macro_rules! codes {
-    ($($(#[$meta:meta])* $name:ident = $number:literal),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $name:ident = $number:literal),+ $(,)?) => {
         /// The result of a driver call. The controllers decide by the code, not by the text of a message.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
-        pub enum Code { $($(#[$meta])* $name = $number),+ }
+        pub enum Code { $($(#[doc = $doc])+ $name = $number),+ }
 
         impl Code {
             /// All codes by number.
@@ -24,6 +24,11 @@ macro_rules! codes {
             /// The number, which is the label value in metrics.
             pub const fn number(self) -> u8 {
                 self as u8
+            }
+
+            /// What it means, in a sentence or more.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$name => concat!($($doc),+).trim_ascii()),+ }
             }
 
             /// The code with this name.

@@ -4,6 +4,7 @@
 //! nothing while nothing scrapes. Names and values: spec/machine-controller §13.1, spec/deployment-and-set §18,
 //! spec/packaging §4.1. Series of single machines can be left out (PK-059); the counts then replace them.
 
+mod reference;
 mod rollouts;
 
 use std::{
@@ -34,6 +35,8 @@ use machine_api::{
     names::machine_condition,
     v1alpha1::{ConditionStatus, MachinePhase, MachineSummary, StrategyType},
 };
+
+pub use reference::{FleetFamily, LABELS, families};
 
 /// A gauge family: name, help, label names in the order of the values.
 struct Declaration {

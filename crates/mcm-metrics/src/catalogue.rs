@@ -3,11 +3,11 @@
 //! Names, types and labels of the original are a contract; do not rename. Metrics that the original does not have are marked
 //! "ours". The gauges of single objects are in `machine-controllers`, and the metrics of work queues in [`super::queue`].
 
-use prometheus::{DEFAULT_BUCKETS, Opts, Registry, exponential_buckets};
+use prometheus::{DEFAULT_BUCKETS, exponential_buckets};
 
 #[allow(clippy::wildcard_imports)]
 use super::labels::*;
-use super::{Counters, Gauges, Histograms};
+use super::{Counters, Gauges, Histograms, family::Declarations};
 use machine_api::webhooks::Webhook;
 
 /// This process (spec/packaging §4.1). Ours.
@@ -197,10 +197,9 @@ pub struct Catalogue {
 }
 
 impl Catalogue {
-    /// Declares all metrics in `registry`.
+    /// Declares all metrics.
     #[rustfmt::skip]
-    pub(super) fn register(registry: &Registry) -> prometheus::Result<Self> {
-        let r = registry;
+    pub(super) fn register(r: &Declarations) -> prometheus::Result<Self> {
         // 100 µs to 1.6 s, because the caller gives up after a second.
         let answer_buckets = exponential_buckets(0.0001, 2.0, 15)?;
         // 1 s to 4.5 h, because a stage may wait for a cloud or for pods.
@@ -243,8 +242,8 @@ impl Catalogue {
                 steps: Counters::register(r, "mcm_clock_steps_total", "Number of jumps of the time of day by more than five seconds.")?,
             },
             scrape_failures: ScrapeFailures {
-                manager: Counters::register_opts(r, scrape_failure_opts("machine-controller-manager"))?,
-                provider: Counters::register_opts(r, scrape_failure_opts("machine-controller-manager-provider"))?,
+                manager: scrape_failures(r, "machine-controller-manager")?,
+                provider: scrape_failures(r, "machine-controller-manager-provider")?,
             },
             rest_client: RestClientMetrics {
                 latency: Histograms::register(r, "rest_client_request_latency_seconds", "Request latency in seconds, by verb and URL.", &exponential_buckets(0.001, 2.0, 10)?)?,
@@ -311,7 +310,7 @@ impl Catalogue {
     }
 }
 
-fn scrape_failure_opts(binary: &str) -> Opts {
-    Opts::new("mcm_misc_scrape_failure_total", "Number of times a part of the metrics could not be collected.")
-        .const_label("binary", binary)
+fn scrape_failures(declarations: &Declarations, binary: &'static str) -> prometheus::Result<Counters<ScrapeFailure>> {
+    let help = "Number of times a part of the metrics could not be collected.";
+    Counters::register_with(declarations, "mcm_misc_scrape_failure_total", help, Some(("binary", binary)))
 }

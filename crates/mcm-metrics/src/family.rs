@@ -3,14 +3,92 @@
 //! The label names of a family and the label values of a sample come from one declaration ([`label_set!`]), so they always have
 //! the same number. A different number made the original panic (spec/machine-controller M-40).
 
-use std::{marker::PhantomData, time::Duration};
+use std::{cell::RefCell, marker::PhantomData, time::Duration};
 
 use prometheus::{
-    GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, core::Collector, core::MetricVecBuilder,
+    GaugeVec, HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry,
+    core::{Collector, MetricVec, MetricVecBuilder},
 };
+
+/// What a family is, for the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FamilyKind {
+    /// A number of events.
+    Counter,
+    /// A value that rises and falls.
+    Gauge,
+    /// A distribution of durations in seconds.
+    Histogram,
+}
+
+impl FamilyKind {
+    /// The word of Prometheus.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// A declared family, for the reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Family {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: FamilyKind,
+    /// The help text of a scrape.
+    pub help: &'static str,
+    /// Its labels.
+    pub labels: &'static [Label],
+    /// A label with one value for all samples of this declaration.
+    pub constant: Option<(&'static str, &'static str)>,
+}
+
+/// A label of a family, for the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label {
+    /// Its name.
+    pub name: &'static str,
+    /// The doc comment of its field, with the blanks of the source.
+    pub doc: &'static str,
+    /// Its values with their doc comments, if they are the variants of an enum.
+    pub values: &'static [(&'static str, &'static str)],
+}
+
+impl Label {
+    /// What its values mean, as one line.
+    pub fn meaning(&self) -> String {
+        self.doc.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The registry of a manager while its families are declared, and the list of them.
+#[derive(Default)]
+pub(super) struct Declarations {
+    pub(super) registry: Registry,
+    pub(super) families: RefCell<Vec<Family>>,
+}
+
+impl Declarations {
+    fn declare<B>(&self, family: Family, vec: MetricVec<B>) -> prometheus::Result<MetricVec<B>>
+    where
+        B: MetricVecBuilder + 'static,
+        MetricVec<B>: Collector,
+    {
+        self.registry.register(Box::new(vec.clone()))?;
+        self.families.borrow_mut().push(family);
+        Ok(vec)
+    }
+}
 
 /// A label value.
 pub trait LabelValue {
+    /// All values with their doc comments, if they are the variants of an enum.
+    const VALUES: &'static [(&'static str, &'static str)] = &[];
+
     /// The text of the label value.
     fn label(&self) -> &str;
 }
@@ -29,6 +107,9 @@ pub trait LabelSet {
     /// Names of the labels.
     const NAMES: &'static [&'static str];
 
+    /// The labels, for the reference.
+    const LABELS: &'static [Label];
+
     /// Calls `use_values` with the values, in the order of the names.
     fn with_values<R>(&self, use_values: impl FnOnce(&[&str]) -> R) -> R;
 }
@@ -38,6 +119,7 @@ impl LabelSet for () {
     type Of<'a> = ();
 
     const NAMES: &'static [&'static str] = &[];
+    const LABELS: &'static [Label] = &[];
 
     fn with_values<R>(&self, use_values: impl FnOnce(&[&str]) -> R) -> R {
         use_values(&[])
@@ -53,16 +135,21 @@ macro_rules! label_set {
         $crate::family::label_set!(@declare [$(#[$meta])*] $name [<$life>] [<'of>] { $($fields)+ });
     };
     (@declare [$($meta:tt)*] $name:ident [$($life:tt)*] [$($of:tt)*] {
-        $($(#[$field_meta:meta])* $field:ident: $type:ty = $label:literal),+ $(,)?
+        $($(#[doc = $doc:literal])+ $field:ident: $type:ty = $label:literal),+ $(,)?
     }) => {
         $($meta)*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub struct $name $($life)* { $($(#[$field_meta])* pub $field: $type),+ }
+        pub struct $name $($life)* { $($(#[doc = $doc])+ pub $field: $type),+ }
 
         impl $($life)* $crate::LabelSet for $name $($life)* {
             type Of<'of> = $name $($of)*;
 
             const NAMES: &'static [&'static str] = &[$($label),+];
+            const LABELS: &'static [$crate::Label] = &[$($crate::Label {
+                name: $label,
+                doc: concat!($($doc),+),
+                values: <$type as $crate::LabelValue>::VALUES,
+            }),+];
 
             fn with_values<R>(&self, use_values: impl FnOnce(&[&str]) -> R) -> R {
                 use_values(&[$($crate::LabelValue::label(&self.$field)),+])
@@ -74,10 +161,10 @@ pub(super) use label_set;
 
 /// Declares an enum with one variant for each value of a label.
 macro_rules! label_values {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[doc = $doc:literal])+ $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum $name { $($(#[$variant_meta])* $variant),+ }
+        pub enum $name { $($(#[doc = $doc])+ $variant),+ }
 
         impl $name {
             /// All values.
@@ -85,6 +172,8 @@ macro_rules! label_values {
         }
 
         impl $crate::LabelValue for $name {
+            const VALUES: &'static [(&'static str, &'static str)] = &[$(($text, concat!($($doc),+))),+];
+
             fn label(&self) -> &str {
                 match self { $(Self::$variant => $text),+ }
             }
@@ -103,12 +192,21 @@ impl<L> Clone for Counters<L> {
 }
 
 impl<L: LabelSet> Counters<L> {
-    pub(super) fn register(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Self> {
-        Self::register_opts(registry, Opts::new(name, help))
+    pub(super) fn register(to: &Declarations, name: &'static str, help: &'static str) -> prometheus::Result<Self> {
+        Self::register_with(to, name, help, None)
     }
 
-    pub(super) fn register_opts(registry: &Registry, opts: Opts) -> prometheus::Result<Self> {
-        Ok(Self(registered(registry, IntCounterVec::new(opts, L::NAMES)?)?, PhantomData))
+    /// Declares counters, all of which have this label with this value.
+    pub(super) fn register_with(
+        to: &Declarations,
+        name: &'static str,
+        help: &'static str,
+        constant: Option<(&'static str, &'static str)>,
+    ) -> prometheus::Result<Self> {
+        let family = Family { name, kind: FamilyKind::Counter, help, labels: L::LABELS, constant };
+        let opts =
+            constant.into_iter().fold(Opts::new(name, help), |opts, (label, value)| opts.const_label(label, value));
+        Ok(Self(to.declare(family, IntCounterVec::new(opts, L::NAMES)?)?, PhantomData))
     }
 
     /// Adds 1.
@@ -134,8 +232,9 @@ impl<L> Clone for Gauges<L> {
 }
 
 impl<L: LabelSet> Gauges<L> {
-    pub(super) fn register(registry: &Registry, name: &str, help: &str) -> prometheus::Result<Self> {
-        Ok(Self(registered(registry, GaugeVec::new(Opts::new(name, help), L::NAMES)?)?, PhantomData))
+    pub(super) fn register(to: &Declarations, name: &'static str, help: &'static str) -> prometheus::Result<Self> {
+        let family = Family { name, kind: FamilyKind::Gauge, help, labels: L::LABELS, constant: None };
+        Ok(Self(to.declare(family, GaugeVec::new(Opts::new(name, help), L::NAMES)?)?, PhantomData))
     }
 
     /// Sets the value.
@@ -171,9 +270,15 @@ impl<L> Clone for Histograms<L> {
 }
 
 impl<L: LabelSet> Histograms<L> {
-    pub(super) fn register(registry: &Registry, name: &str, help: &str, buckets: &[f64]) -> prometheus::Result<Self> {
+    pub(super) fn register(
+        to: &Declarations,
+        name: &'static str,
+        help: &'static str,
+        buckets: &[f64],
+    ) -> prometheus::Result<Self> {
+        let family = Family { name, kind: FamilyKind::Histogram, help, labels: L::LABELS, constant: None };
         let opts = HistogramOpts::new(name, help).buckets(buckets.to_vec());
-        Ok(Self(registered(registry, HistogramVec::new(opts, L::NAMES)?)?, PhantomData))
+        Ok(Self(to.declare(family, HistogramVec::new(opts, L::NAMES)?)?, PhantomData))
     }
 
     /// Records one observation.
@@ -182,16 +287,4 @@ impl<L: LabelSet> Histograms<L> {
             histogram.observe(took.as_secs_f64());
         }
     }
-}
-
-fn registered<B>(
-    registry: &Registry,
-    vec: prometheus::core::MetricVec<B>,
-) -> prometheus::Result<prometheus::core::MetricVec<B>>
-where
-    B: MetricVecBuilder + 'static,
-    prometheus::core::MetricVec<B>: Collector,
-{
-    registry.register(Box::new(vec.clone()))?;
-    Ok(vec)
 }

@@ -113,7 +113,7 @@ label_set! {
 label_set! {
     /// A write for a machine.
     pub struct ApiWrite<'a> {
-        /// The written object, such as `machine` or `machine/status`.
+        /// The written object, such as machine or machine/status.
         object: &'a str = "object",
         /// Name of the rule that caused it.
         reason: &'a str = "reason",

@@ -28,8 +28,9 @@ use std::{
 use prometheus::{Registry, TextEncoder, core::Collector};
 
 pub use catalogue::*;
-pub use family::{Counters, Gauges, Histograms, LabelSet, LabelValue};
+pub use family::{Counters, Family, FamilyKind, Gauges, Histograms, Label, LabelSet, LabelValue};
 pub use labels::*;
+pub use process::families as process_families;
 pub use queue::{QueueMetrics, Waiting, Working};
 pub use rest_url::url_pattern;
 
@@ -50,6 +51,7 @@ pub struct Metrics(Arc<Owned>);
 
 struct Owned {
     registry: Registry,
+    families: Vec<Family>,
     catalogue: Catalogue,
     queues: queue::Queues,
     /// Called before each scrape.
@@ -65,11 +67,23 @@ impl Metrics {
     /// # Errors
     /// When two declarations clash.
     pub fn new(clock: Clock) -> Result<Self, MetricsError> {
-        let registry = Registry::new();
-        let catalogue = Catalogue::register(&registry)?;
-        let queues = queue::Queues::register(&registry, clock)?;
+        let declarations = family::Declarations::default();
+        let catalogue = Catalogue::register(&declarations)?;
+        let queues = queue::Queues::register(&declarations, clock)?;
+        let family::Declarations { registry, families } = declarations;
         registry.register(Box::new(process::Process::new()))?;
-        Ok(Self(Arc::new(Owned { registry, catalogue, queues, refreshes: Mutex::default() })))
+        Ok(Self(Arc::new(Owned {
+            registry,
+            families: families.into_inner(),
+            catalogue,
+            queues,
+            refreshes: Mutex::default(),
+        })))
+    }
+
+    /// The families that this crate declares, in the order of their declarations. Collectors that others add are not among them.
+    pub fn families(&self) -> &[Family] {
+        &self.0.families
     }
 
     /// The handle through which the work queue of this name reports. Queues with the same name share their series.

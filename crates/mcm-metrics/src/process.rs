@@ -6,8 +6,10 @@
 use prometheus::{
     core::{Collector, Desc},
     process_collector::ProcessCollector,
-    proto::{Counter, MetricFamily},
+    proto::{Counter, MetricFamily, MetricType},
 };
+
+use super::FamilyKind;
 
 /// The metric that the library rounds.
 const CPU: &str = "process_cpu_seconds_total";
@@ -26,6 +28,21 @@ impl Process {
         let pid = i32::try_from(std::process::id()).unwrap_or(0);
         Self(ProcessCollector::new(pid, ""))
     }
+}
+
+/// The families of this process with their types and help texts, for the reference.
+pub fn families() -> Vec<(String, FamilyKind, String)> {
+    let mut families: Vec<_> = Process::new()
+        .collect()
+        .into_iter()
+        .map(|family| {
+            let kind =
+                if family.get_field_type() == MetricType::COUNTER { FamilyKind::Counter } else { FamilyKind::Gauge };
+            (family.name().to_owned(), kind, family.help().to_owned())
+        })
+        .collect();
+    families.sort_by(|one, other| one.0.cmp(&other.0));
+    families
 }
 
 impl Collector for Process {

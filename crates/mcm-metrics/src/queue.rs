@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use prometheus::{Registry, exponential_buckets};
+use prometheus::exponential_buckets;
 
-use super::{Clock, Counters, Gauges, Histograms, OfQueue};
+use super::{Clock, Counters, Gauges, Histograms, OfQueue, family::Declarations};
 
 struct Families {
     depth: Gauges<OfQueue<'static>>,
@@ -55,7 +55,7 @@ impl Running {
 
 impl Queues {
     #[rustfmt::skip]
-    pub(super) fn register(r: &Registry, clock: Clock) -> prometheus::Result<Self> {
+    pub(super) fn register(r: &Declarations, clock: Clock) -> prometheus::Result<Self> {
         let buckets = exponential_buckets(1e-8, 10.0, 10)?;
         let families = Families {
             depth: Gauges::register(r, "mcm_workqueue_depth", "Current depth of workqueue")?,

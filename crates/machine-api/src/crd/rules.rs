@@ -99,12 +99,21 @@ impl Bound {
             Self::OneOf(words) => json!({"enum": words}),
             Self::Quantity => json!({"pattern": QUANTITY, "minimum": 0, "maxLength": 64}),
             Self::TemplateMetadata => json!({"properties": {
-                "name": {"type": "string"},
-                "generateName": {"type": "string"},
-                "namespace": {"type": "string"},
-                "labels": {"type": "object", "additionalProperties": {"type": "string"}},
-                "annotations": {"type": "object", "additionalProperties": {"type": "string"}},
-                "finalizers": {"type": "array", "items": {"type": "string"}},
+                "name": {"type": "string", "description": "Without effect."},
+                "generateName": {"type": "string", "description": "Without effect."},
+                "namespace": {"type": "string", "description": "Without effect."},
+                "labels": {
+                    "type": "object", "additionalProperties": {"type": "string"},
+                    "description": "Labels for the machines, or for the Node, that the template describes.",
+                },
+                "annotations": {
+                    "type": "object", "additionalProperties": {"type": "string"},
+                    "description": "Annotations for the machines, or for the Node, that the template describes.",
+                },
+                "finalizers": {
+                    "type": "array", "items": {"type": "string"},
+                    "description": "Finalizers for the machines that the template describes. Without effect for a Node.",
+                },
             }}),
             Self::Length(max) => json!({"maxLength": max}),
         };
