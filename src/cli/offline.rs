@@ -120,6 +120,14 @@ impl ValidateArgs {
     }
 }
 
+/// The drivers and class rules of this program, for commands that call no provider.
+///
+/// # Errors
+/// When the virtual cloud can't be made.
+pub fn known_drivers(drivers: &DriverSet) -> Result<Registry, Failure> {
+    registry(drivers, &CloudSettings::default(), None)
+}
+
 /// The class rules that `mcm serve` has with the same `--drivers`.
 fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]>) -> Result<Registry, Failure> {
     let simulation: Arc<dyn Driver> =

@@ -115,11 +115,15 @@ async fn life(namespace: &Namespace, provider: &str, make_unhealthy: impl AsyncF
     }
 }
 
-/// The line of `mcm doctor` about both halves; the doctor must find nothing bad.
-async fn diagnosis(rig: &Rig, namespace: &Namespace) -> String {
+/// The line of `mcm doctor` about both halves; the doctor must find nothing bad. With a half, it checks the rights of this half.
+async fn diagnosis(rig: &Rig, namespace: &Namespace, half: Option<&str>) -> String {
     let kubeconfig = format!("--kubeconfig={}", rig.admin_kubeconfig().display());
     let namespace = format!("--namespace={}", namespace.name);
-    let said = tokio::task::spawn_blocking(move || mcm(&["doctor", &kubeconfig, &namespace])).await.expect("it ends");
+    let mut flags = vec!["doctor".to_owned(), kubeconfig, namespace];
+    flags.extend(half.map(|half| format!("--half={half}")));
+    flags.extend(half.map(|_| "--manager-user=mcm-restricted".to_owned()));
+    let doctor = move || mcm(&flags.iter().map(String::as_str).collect::<Vec<_>>());
+    let said = tokio::task::spawn_blocking(doctor).await.expect("it ends");
     let line = said.lines().find(|line| line.contains(" Halves of ")).unwrap_or_else(|| panic!("{said}"));
     line.to_owned()
 }
@@ -148,7 +152,7 @@ async fn mcm_runs_deployments_and_sets_beside_a_go_machine_controller() {
     let go = GoHalf::start(Which::Machines, rig.client().await, &namespace.name);
     life(&namespace, "metal", async |machine| {
         has_metrics_of_one_half(&manager, "mcm_machine_set_items_total", "mcm_machine_items_total").await;
-        let said = diagnosis(&rig, &namespace).await;
+        let said = diagnosis(&rig, &namespace, Some(DEPLOYMENTS)).await;
         assert!(said.starts_with("fine") && said.contains("go-host runs machines: two programs"), "{said}");
         let shown = namespace.kubectl(&["get", "machines", "--output=json", "--show-managed-fields"]).await.json();
         for machine in items(&shown) {
@@ -220,7 +224,7 @@ async fn mcm_runs_machines_beside_a_go_set_controller() {
     let left = fleet::running_machines(&namespace, 2, TIMEOUT).await;
 
     has_metrics_of_one_half(&manager, "mcm_machine_items_total", "mcm_machine_set_items_total").await;
-    let said = diagnosis(&rig, &namespace).await;
+    let said = diagnosis(&rig, &namespace, Some(MACHINES)).await;
     assert!(said.starts_with("fine") && said.contains("go-host runs deployments and sets"), "{said}");
     let sick = name(&left[0]);
     cloud.does(sick, "notready").await;
@@ -277,7 +281,7 @@ async fn mcm_runs_each_half_in_a_process_of_its_own() {
     manager.register_webhooks(&rig, &namespace).await;
     let (_machines, cloud) = machines_half(&rig, &namespace, Rights::Everything).await;
     life(&namespace, "virtual", async |machine| {
-        let said = diagnosis(&rig, &namespace).await;
+        let said = diagnosis(&rig, &namespace, None).await;
         assert!(said.starts_with("fine") && said.contains("two programs"), "{said}");
         cloud.does(machine, "notready").await;
     })

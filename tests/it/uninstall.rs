@@ -248,8 +248,9 @@ async fn objects_of_the_manager_of_another_namespace_stay() {
 /// The output of the doctor for a healthy cluster, and for a cluster whose views have no server.
 async fn check_doctor(rig: &Rig, namespace: &str, arguments: &[String]) {
     let (code, said, errors) = mcm("doctor", arguments, "").await;
-    assert_eq!(code, 0, "{said}{errors}");
+    assert_eq!(code, 1, "the clock of the leader is years behind: {said}{errors}");
     for line in [
+        "BAD     Clock of somebody: it is ",
         "fine    CustomResourceDefinition machines.machine.sapcloud.io: stored as v1alpha1",
         "fine    MutatingWebhookConfiguration machine-controller-manager: ",
         "off     APIService v1alpha1.views.machine.sapcloud.io: is not there",
@@ -272,7 +273,8 @@ async fn check_doctor(rig: &Rig, namespace: &str, arguments: &[String]) {
     let answer: serde_json::Value = serde_json::from_str(&said).expect("it is JSON");
     let bad: Vec<&serde_json::Value> =
         answer["findings"].as_array().expect("a list").iter().filter(|finding| finding["health"] == "Bad").collect();
-    let [views] = bad.as_slice() else { panic!("{said}") };
+    let [views, clock] = bad.as_slice() else { panic!("{said}") };
+    assert_eq!(clock["subject"], "Clock of somebody");
     assert_eq!(views["subject"], "APIService v1alpha1.views.machine.sapcloud.io");
     assert!(text(views, "/message").contains("no namespace of the cluster can be deleted"), "{views}");
 }

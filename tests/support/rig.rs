@@ -65,6 +65,24 @@ enum Extras {
     Aggregation,
     /// It has no garbage collection, which the development server has by default.
     NoGarbageCollection,
+    /// It writes an audit log, without the bodies of requests.
+    Audit,
+    /// It admits pods of the system's priority classes only where a quota names the class, as GKE does.
+    LimitedPriorities,
+}
+
+/// The audit log in the folder of a rig.
+const AUDIT_LOG: &str = "audit.log";
+
+/// The flags of an API server that logs every request once.
+fn audit_flags(folder: &Path) -> [String; 2] {
+    let policy = folder.join("audit-policy.yaml");
+    let text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
+    fs::write(&policy, text).expect("the scratch folder is writable");
+    [
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", folder.join(AUDIT_LOG).display()),
+    ]
 }
 
 /// A running control plane.
@@ -125,6 +143,22 @@ impl Rig {
         Some(Arc::new(blocking(move || Self::start(backend, Extras::None, &assets)).await))
     }
 
+    /// A control plane for one test only whose API server writes an audit log. The development server has none.
+    pub async fn audited(test: &str, why: &str) -> Option<Arc<Self>> {
+        if is_left_out(test, why) {
+            return None;
+        }
+        let assets = assets_for(test).await?;
+        Some(Arc::new(blocking(move || Self::start(Backend::Real, Extras::Audit, &assets)).await))
+    }
+
+    /// The entries of the audit log about a user.
+    pub fn audit_of(&self, user: &str) -> Vec<Value> {
+        let log = fs::read_to_string(self.folder.join(AUDIT_LOG)).expect("the API server writes it");
+        let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        entries.filter(|entry| entry["user"]["username"] == user).collect()
+    }
+
     /// A control plane for one test only whose API server forwards requests to extension API servers.
     pub async fn aggregating(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
@@ -135,6 +169,17 @@ impl Rig {
     pub async fn without_garbage_collection(test: &str) -> Option<Arc<Self>> {
         let assets = assets_for(test).await?;
         let start = move || Self::start(Backend::chosen(), Extras::NoGarbageCollection, &assets);
+        Some(Arc::new(blocking(start).await))
+    }
+
+    /// A control plane for one test only that admits pods of the system's priority classes only where a quota names the class. The
+    /// development server can't do this.
+    pub async fn limiting_priorities(test: &str, why: &str) -> Option<Arc<Self>> {
+        if is_left_out(test, why) {
+            return None;
+        }
+        let assets = assets_for(test).await?;
+        let start = move || Self::start(Backend::Real, Extras::LimitedPriorities, &assets);
         Some(Arc::new(blocking(start).await))
     }
 
@@ -155,7 +200,13 @@ impl Rig {
         let aggregation = (extras == Extras::Aggregation).then(Aggregation::new);
         let mut api_server = match backend {
             Backend::Real => {
-                let further = aggregation.as_ref().map(|aggregation| aggregation.flags(folder)).unwrap_or_default();
+                let mut further = aggregation.as_ref().map(|aggregation| aggregation.flags(folder)).unwrap_or_default();
+                if extras == Extras::Audit {
+                    further.extend(audit_flags(folder));
+                }
+                if extras == Extras::LimitedPriorities {
+                    further.push(limited_priorities(folder));
+                }
                 ApiServer::start_real(assets, folder, &credentials, further)
             }
             Backend::Dev => {
@@ -462,6 +513,24 @@ impl Namespace {
     pub async fn get(&self, resource: &str, name: &str) -> Value {
         self.kubectl(&["get", resource, name, "-o", "json"]).await.json()
     }
+}
+
+/// The flag for an admission configuration that limits the system's priority classes.
+fn limited_priorities(folder: &Path) -> String {
+    let classes = ["system-node-critical", "system-cluster-critical"];
+    let limited = json!({
+        "resource": "pods", "matchScopes": [{"scopeName": "PriorityClass", "operator": "In", "values": classes}],
+    });
+    let quotas = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration", "limitedResources": [limited],
+    });
+    let configuration = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "ResourceQuota", "configuration": quotas}],
+    });
+    let path = folder.join("admission.json");
+    fs::write(&path, configuration.to_string()).expect("the scratch folder is writable");
+    format!("--admission-control-config-file={}", path.display())
 }
 
 /// Whether a test that needs a real API server is skipped in this run. Then the test prints so, and is counted.

@@ -4,11 +4,14 @@
 //! may have restored an old bundle.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::Value;
 
-use super::checks::{Finding, Health, Read};
+use super::{
+    checks::{Finding, Health, Read},
+    commands::{Installed, allow_injection},
+};
 use crate::server::tls::{authority::CertSecret, material::Certificate};
 
 /// A `caBundle` field.
@@ -18,14 +21,18 @@ pub struct BundleField {
     pub place: String,
     /// The value of the field, which is Base64 of PEM.
     pub content: String,
+    /// The command that lets the manager write the field, if an annotation of the object forbids it.
+    pub allow: Option<String>,
 }
 
 /// The filled `caBundle` fields of a webhook configuration or a definition.
 pub fn bundle_fields(subject: &str, read: &Read) -> Vec<BundleField> {
     let Read::There(object) = read else { return Vec::new() };
+    // kubectl takes the name of a kind for its resource.
+    let allow = subject.split_once(' ').and_then(|(kind, name)| allow_injection(&kind.to_lowercase(), name, object));
     let field = |client_config: &Value, place: String| {
         let content = client_config["caBundle"].as_str().filter(|content| !content.is_empty())?;
-        Some(BundleField { place, content: content.to_owned() })
+        Some(BundleField { place, content: content.to_owned(), allow: allow.clone() })
     };
     let entries = object["webhooks"].as_array().into_iter().flatten().filter_map(|entry| {
         field(&entry["clientConfig"], format!("{subject}, {}", entry["name"].as_str().unwrap_or_default()))
@@ -37,15 +44,14 @@ pub fn bundle_fields(subject: &str, read: &Read) -> Vec<BundleField> {
     entries.chain(conversion).collect()
 }
 
-/// The namespace of the webhooks' Service. The Secret with the certificate is in this namespace too.
-pub fn service_namespace(read: &Read) -> Option<String> {
-    let Read::There(object) = read else { return None };
-    let mut entries = object["webhooks"].as_array()?.iter();
-    entries.find_map(|entry| entry["clientConfig"]["service"]["namespace"].as_str()).map(str::to_owned)
-}
-
 /// Checks the serving certificate and the authorities that callers trust, at the time `now`.
-pub fn certificate(subject: String, secret: &Read, fields: &[BundleField], now: Timestamp) -> Finding {
+pub fn certificate(
+    subject: String,
+    secret: &Read,
+    fields: &[BundleField],
+    now: Timestamp,
+    installed: &Installed,
+) -> Finding {
     let (health, message) = match secret {
         Read::Refused(why) => (Health::Unknown, format!("cannot be read: {why}")),
         Read::Missing => (
@@ -58,10 +64,23 @@ pub fn certificate(subject: String, secret: &Read, fields: &[BundleField], now: 
         },
     };
     // A bundle without a valid authority is wrong in every mode.
-    match bundles_without_authority(fields, now) {
-        Some(why) if health != Health::Bad => Finding { subject, health: Health::Bad, message: why },
-        _ => Finding { subject, health, message },
+    let finding = match bundles_without_authority(fields, now) {
+        Some(why) if health != Health::Bad => Finding::new(subject, Health::Bad, why),
+        _ => Finding::new(subject, health, message),
+    };
+    match finding.health {
+        Health::Bad => finding.mended_by(repair(fields, now, installed)),
+        // The manifests contain the Secret, without content.
+        Health::Off => finding.mended_by(installed.apply("rbac", "")),
+        Health::Fine | Health::Unknown => finding,
     }
+}
+
+/// The command that lets the manager write certificate and bundles again.
+fn repair(fields: &[BundleField], now: Timestamp, installed: &Installed) -> String {
+    let useless = |field: &&BundleField| !authorities(field).iter().any(|authority| is_valid(authority, now));
+    let forbidden = fields.iter().filter(useless).chain(fields).find_map(|field| field.allow.clone());
+    forbidden.unwrap_or_else(|| installed.restart())
 }
 
 fn content_of(object: &Value) -> Result<CertSecret, String> {
@@ -86,7 +105,15 @@ fn judge(content: &CertSecret, fields: &[BundleField], now: Timestamp) -> (Healt
         |field: &&BundleField| !authorities(field).iter().any(|one| is_valid(one, now) && leaf.is_signed_by(one));
     let distrusting: Vec<&str> = fields.iter().filter(distrusts).map(|field| field.place.as_str()).collect();
     if distrusting.is_empty() {
-        (Health::Fine, format!("valid until {until}, and trusted by all {} caBundle fields", fields.len()))
+        let left = until.duration_since(now);
+        let days = left.as_hours() / 24;
+        if left < overdue(until.duration_since(from)) {
+            let text =
+                format!("its certificate ends at {until}, in {days} days, and was not renewed; see the manager's log");
+            return (Health::Bad, text);
+        }
+        let text = format!("valid until {until} ({days} days), and trusted by all {} caBundle fields", fields.len());
+        (Health::Fine, text)
     } else {
         let text = format!(
             "the caBundle of {} trusts no authority that signed the certificate, so that calls fail with x509: another manager or \
@@ -95,6 +122,12 @@ fn judge(content: &CertSecret, fields: &[BundleField], now: Timestamp) -> (Healt
         );
         (Health::Bad, text)
     }
+}
+
+/// The time before its end at which a certificate should have been renewed long ago: when a sixth of its life is left, and at most a
+/// week. A manager renews when a third is left.
+fn overdue(life: SignedDuration) -> SignedDuration {
+    (life / 6).min(SignedDuration::from_hours(7 * 24))
 }
 
 fn bundles_without_authority(fields: &[BundleField], now: Timestamp) -> Option<String> {
@@ -115,7 +148,6 @@ fn is_valid(certificate: &Certificate, now: Timestamp) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use jiff::SignedDuration;
     use rstest::rstest;
     use serde_json::json;
 
@@ -123,6 +155,10 @@ mod tests {
     use crate::server::tls::plan::{CertPlan, PlanSettings, carry_out};
 
     const HOUR: SignedDuration = SignedDuration::from_hours(1);
+
+    fn installed() -> Installed {
+        Installed::of("ns", crate::cli::webhook_scope::WebhookScope::Cluster, &[])
+    }
 
     fn now() -> Timestamp {
         "2026-06-01T12:00:00Z".parse().unwrap()
@@ -148,9 +184,10 @@ mod tests {
     #[rstest]
     #[case::in_order(SignedDuration::ZERO, SignedDuration::ZERO, Health::Fine, "trusted by all 1 caBundle fields")]
     #[case::made_eight_hours_ahead(HOUR * 8, HOUR * 8, Health::Bad, "not valid before 2026-06-01T19:55:00Z")]
+    #[case::renewal_is_overdue(HOUR * -(365 * 24 - 71), HOUR * -(365 * 24 - 71), Health::Bad, "in 2 days, and was not renewed")]
     #[case::expired(HOUR * -9000, HOUR * -9000, Health::Bad, "was not renewed")]
     #[case::another_bundle(SignedDuration::ZERO, HOUR * -1, Health::Bad, "the caBundle of webhooks, hook trusts no authority")]
-    fn a_certificate_is_checked(
+    fn pk_105_a_certificate_is_checked(
         #[case] made_at: SignedDuration,
         #[case] bundle_at: SignedDuration,
         #[case] health: Health,
@@ -159,7 +196,7 @@ mod tests {
         let certificates = made(now() + made_at);
         let bundles = if made_at == bundle_at { certificates.clone() } else { made(now() + bundle_at) };
         let fields = bundle_fields("webhooks", &webhooks(&bundles));
-        let found = certificate("Secret".to_owned(), &stored(&certificates), &fields, now());
+        let found = certificate("Secret".to_owned(), &stored(&certificates), &fields, now(), &installed());
         assert!(found.health == health && found.message.contains(words), "{found:?}");
     }
 
@@ -167,15 +204,19 @@ mod tests {
     fn without_the_secret_the_bundles_are_still_checked() {
         let judged = |at: SignedDuration| {
             let fields = bundle_fields("webhooks", &webhooks(&made(now() + at)));
-            certificate("Secret".to_owned(), &Read::Missing, &fields, now()).health
+            certificate("Secret".to_owned(), &Read::Missing, &fields, now(), &installed()).health
         };
         assert_eq!((judged(SignedDuration::ZERO), judged(HOUR * 8)), (Health::Off, Health::Bad));
     }
 
     #[test]
-    fn an_unreadable_secret_is_bad_and_its_namespace_is_that_of_the_service() {
+    fn an_unreadable_secret_is_bad() {
         let unreadable = Read::There(json!({ "data": { "tls.crt": "" } }));
-        assert_eq!(certificate("Secret".to_owned(), &unreadable, &[], now()).health, Health::Bad);
-        assert_eq!(service_namespace(&webhooks(&made(now()))).as_deref(), Some("there"));
+        let found = certificate("Secret".to_owned(), &unreadable, &[], now(), &installed());
+        assert_eq!(found.health, Health::Bad);
+        assert_eq!(
+            found.command.as_deref(),
+            Some("kubectl -n ns rollout restart deployment/machine-controller-manager")
+        );
     }
 }

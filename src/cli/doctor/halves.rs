@@ -2,7 +2,10 @@
 //!
 //! The halves may run in one program or in two, and one of them may be a Go program. A Lease names the program that runs its half.
 
-use super::checks::{Finding, Health, Read};
+use super::{
+    checks::{Finding, Health, Read},
+    commands::Installed,
+};
 use crate::{cli::lease_watch::LeaseState, settings::Half};
 
 /// The program that runs a half, according to its Lease.
@@ -55,7 +58,7 @@ impl Runner {
 }
 
 /// The finding about both halves.
-pub fn halves(namespace: &str, manager: &Runner, machines: &Runner) -> Finding {
+pub fn halves(manager: &Runner, machines: &Runner, installed: &Installed) -> Finding {
     let message = match (manager, machines) {
         (Runner::Holder(one), Runner::Holder(other)) if one == other => {
             format!("{one} runs both halves{}", if is_of_one_process(one) { "" } else { OF_A_POD })
@@ -65,7 +68,11 @@ pub fn halves(namespace: &str, manager: &Runner, machines: &Runner) -> Finding {
     };
     let healths = [manager.health(), machines.health()];
     let worst = [Health::Bad, Health::Unknown, Health::Off].into_iter().find(|health| healths.contains(health));
-    Finding { subject: format!("Halves of {namespace}"), health: worst.unwrap_or(Health::Fine), message }
+    let finding = Finding::new(format!("Halves of {}", installed.namespace), worst.unwrap_or(Health::Fine), message);
+    match finding.health {
+        Health::Bad | Health::Off => finding.mended_by(installed.run_replicas()),
+        Health::Fine | Health::Unknown => finding,
+    }
 }
 
 /// The names of our programs differ even within a pod. The names of the Go programs do not.
@@ -91,7 +98,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cli::lease_watch::Held;
+    use crate::cli::{lease_watch::Held, webhook_scope::WebhookScope};
 
     fn holder(name: &str) -> Runner {
         Runner::Holder(name.to_owned())
@@ -122,7 +129,7 @@ mod tests {
         #[case] health: Health,
         #[case] words: &[&str],
     ) {
-        let found = halves("ns", &manager, &machines);
+        let found = halves(&manager, &machines, &Installed::of("ns", WebhookScope::Cluster, &[]));
         assert_eq!((found.health, found.subject.as_str()), (health, "Halves of ns"), "{}", found.message);
         for word in words {
             assert!(found.message.contains(word), "{word:?} in {}", found.message);

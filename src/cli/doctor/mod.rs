@@ -1,24 +1,42 @@
-//! `mcm doctor`: checks the objects that connect a cluster with the manager. It reads definitions, webhook configurations, the
-//! registration of the views and the Leases, reports what is wrong with them and what to do, and changes nothing.
+//! `mcm doctor`: checks the objects that connect a cluster with the manager, and the machine objects against each other. It reports what
+//! is wrong, and the command that mends it. It changes nothing: it reads, asks for rights, and sends one creation as a dry run.
 //!
-//! Source: spec/extension-apiserver §5.4. The checks are in [`checks`] and [`certificates`]; [`halves`] finds the programs that run.
+//! Source: spec/packaging §7.4, spec/extension-apiserver §5.4. [`observe`] reads. All other files are pure checks: [`checks`] of single
+//! objects, [`schema`] of definitions, [`certificates`], [`probe`] of admission, [`rights`], [`versions`], [`flows`], [`clocks`],
+//! [`halves`] of the programs that run, and [`fleet`] of the machine objects. [`commands`] has the commands.
 
 mod certificates;
 pub mod checks;
+mod clocks;
+mod commands;
+mod fleet;
+mod flows;
 mod halves;
+mod observe;
+mod probe;
+mod rights;
+mod schema;
+mod versions;
 
 use std::io::Write;
 
 use clap::Args;
+use futures::future::join;
 use jiff::Timestamp;
 use kube::{Client, client::Body};
 use serde::Serialize;
 use tokio::time::Instant;
 
+pub use self::probe::missing_right;
 use self::{
     certificates::bundle_fields,
     checks::{Finding, Health, Read},
+    clocks::{clock, distinct},
+    commands::Installed,
     halves::{Runner, halves},
+    probe::{Registration, reached},
+    rights::{RightsOf, rights, wanted},
+    versions::{CONTROL, TARGET, api_server, replicas},
 };
 use super::{
     Failure,
@@ -26,15 +44,26 @@ use super::{
     kubeconfig::{ClusterArgs, run_interruptibly},
     lease_watch::{self, LeaseState},
     migrate_storage::definition::name_of,
-    namespace_name,
+    namespace_name, offline,
     output::OutputFormat,
+    rbac::{self, Installation, RightsIn},
+    serve::args::half,
+    uninstall::{TargetCluster, target_cluster},
     webhook_scope::WebhookScope,
 };
+use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::Half};
 use controller_runtime::{
     clock::{Clock, SystemClock, date_of},
     objects::{CALL_TIMEOUT, call},
 };
-use machine_api::{kind::Kind, names};
+use machine_api::{
+    kind::Kind,
+    names,
+    validation::{Coverage, Providers},
+};
+
+/// Flow schemas.
+const FLOW_SCHEMAS: Resource = v1("flowcontrol.apiserver.k8s.io", "FlowSchema", "flowschemas");
 
 /// Flags of `mcm doctor`.
 #[derive(Clone, Debug, Args)]
@@ -42,15 +71,68 @@ pub struct DoctorArgs {
     /// The cluster with the machine objects
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    /// The cluster with the Nodes
+    #[command(flatten)]
+    pub target: TargetArgs,
     /// Namespace of the machine objects; unset means the namespace of the kubeconfig's context
     #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
     pub namespace: Option<String>,
     /// Namespaces that the webhooks cover: all, or --namespace only
     #[arg(long, default_value = "cluster", value_name = "SCOPE")]
     pub scope: WebhookScope,
+    /// User of the manager, whose rights are checked; unset means the service account of the manifests
+    #[arg(long, value_name = "USER")]
+    pub manager_user: Option<String>,
+    /// Check only the rights of this half, machine-controller-manager or machine-controller, if another program runs the other half
+    #[arg(long, value_parser = half, value_name = "HALF")]
+    pub half: Option<Half>,
+    /// Also compare the machines with the VMs that their providers list; the views ask the providers
+    #[arg(long)]
+    pub ask_provider: bool,
     /// Output for programs
     #[arg(short, long, value_name = "FORMAT")]
     pub output: Option<OutputFormat>,
+}
+
+/// The cluster with the Nodes.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TargetArgs {
+    /// Kubeconfig of the cluster with the Nodes, or "none" if there is none; unset means the cluster with the machine objects
+    #[arg(long, value_name = "FILE|none", value_parser = target_cluster)]
+    pub target_kubeconfig: Option<TargetCluster>,
+}
+
+impl TargetArgs {
+    /// A client of the cluster with the Nodes, if there is one.
+    ///
+    /// # Errors
+    /// When its kubeconfig can't be used.
+    pub async fn connect(&self, control: &Client) -> Result<Option<Client>, Failure> {
+        Ok(match &self.target_kubeconfig {
+            None => Some(control.clone()),
+            Some(TargetCluster::None) => None,
+            Some(TargetCluster::Kubeconfig(path)) => {
+                Some(ClusterArgs { kubeconfig: Some(path.clone()), context: None }.connect().await?)
+            }
+        })
+    }
+
+    /// The cluster whose roles the API server with the machine objects must have.
+    const fn rights_of_control(&self) -> RightsOf {
+        match self.target_kubeconfig {
+            None => RightsOf::Both,
+            Some(_) => RightsOf::Control,
+        }
+    }
+}
+
+/// Whether the providers are asked for their VMs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskProvider {
+    /// They are.
+    Yes,
+    /// They are not.
+    No,
 }
 
 /// The output of `mcm doctor -o json`.
@@ -63,53 +145,183 @@ struct Answer {
 ///
 /// # Errors
 /// [`Failure::Reported`] when an object must be repaired; another error when the cluster can't be read.
-pub fn run(args: &DoctorArgs, out: &mut dyn Write) -> Result<(), Failure> {
-    let findings = run_interruptibly(check(args), "interrupted; nothing was changed")?;
+pub fn run(args: &DoctorArgs, drivers: &DriverSet, out: &mut dyn Write) -> Result<(), Failure> {
+    let providers = RegisteredDrivers::new(offline::known_drivers(drivers)?, Coverage::Some);
+    let findings = run_interruptibly(check(args, &providers), "interrupted; nothing was changed")?;
     let is_bad = findings.iter().any(|finding| finding.health == Health::Bad);
     if let Some(format) = args.output {
         format.write(&Answer { findings }, out)?;
     } else {
-        for Finding { subject, health, message } in &findings {
+        for Finding { subject, health, message, command } in &findings {
             writeln!(out, "{:<7} {subject}: {message}", health.word())?;
+            if let Some(command) = command {
+                writeln!(out, "{:<7} run: {command}", "")?;
+            }
         }
     }
     if is_bad { Err(Failure::Reported) } else { Ok(()) }
 }
 
-async fn check(args: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
+async fn check(args: &DoctorArgs, providers: &dyn Providers) -> Result<Vec<Finding>, Failure> {
     let client = args.cluster.connect().await?;
+    let target = args.target.connect(&client).await?;
     // Without an API server every finding would be the same error.
     let version = call(client.apiserver_version()).await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    Ok(findings(&client, &namespace, args.scope).await)
+    Ok(findings(&Examined {
+        client: &client,
+        target: target.as_ref(),
+        rights_of_control: args.target.rights_of_control(),
+        namespace: &namespace,
+        scope: args.scope,
+        half: args.half,
+        providers,
+        manager_user: args.manager_user.as_deref(),
+        ask_provider: if args.ask_provider { AskProvider::Yes } else { AskProvider::No },
+    })
+    .await)
 }
 
-async fn findings(client: &Client, namespace: &str, scope: WebhookScope) -> Vec<Finding> {
-    let (mut findings, mut fields, mut service_namespace) = (Vec::new(), Vec::new(), None);
-    let namespaces = v1("", "Namespace", "namespaces");
-    findings.extend(checks::namespace(namespace, &ask(client, namespaces, "", namespace).await));
-    for kind in Kind::ALL {
-        let read = ask(client, DEFINITIONS, "", &name_of(kind)).await;
-        let finding = checks::definition(kind, &read);
-        fields.extend(bundle_fields(&finding.subject, &read));
-        findings.push(finding);
+/// What is examined.
+#[derive(Clone, Copy)]
+pub struct Examined<'a> {
+    /// The cluster with the machine objects.
+    pub client: &'a Client,
+    /// The cluster with the Nodes, if there is one.
+    pub target: Option<&'a Client>,
+    /// The roles that the first cluster must have.
+    pub rights_of_control: RightsOf,
+    /// Namespace of the machine objects.
+    pub namespace: &'a str,
+    /// The namespaces that the webhooks cover.
+    pub scope: WebhookScope,
+    /// The half that the manager runs, if it does not run both.
+    pub half: Option<Half>,
+    /// The drivers of this program.
+    pub providers: &'a dyn Providers,
+    /// The user of the manager, if it is not the service account of the manifests.
+    pub manager_user: Option<&'a str>,
+    /// Whether the providers are asked.
+    pub ask_provider: AskProvider,
+}
+
+impl<'a> Examined<'a> {
+    /// An installation with both halves, as the manifests make it.
+    pub fn usual(
+        client: &'a Client,
+        target: &'a TargetArgs,
+        nodes: Option<&'a Client>,
+        namespace: &'a str,
+        scope: WebhookScope,
+        providers: &'a dyn Providers,
+    ) -> Self {
+        let rights_of_control = target.rights_of_control();
+        let (half, manager_user, ask_provider) = (None, None, AskProvider::No);
+        Self { client, target: nodes, rights_of_control, namespace, scope, half, providers, manager_user, ask_provider }
     }
+}
+
+/// All findings. A check that can't be made is a finding too.
+pub async fn findings(examined: &Examined<'_>) -> Vec<Finding> {
+    let Examined { client, namespace, scope, .. } = *examined;
     let configuration = scope.configuration(namespace);
-    for webhooks in [MUTATING, VALIDATING] {
-        let read = ask(client, webhooks, "", &configuration).await;
-        let finding = checks::webhooks(webhooks.kind, &configuration, &read);
+    let mutating = observe::object(client, MUTATING, "", &configuration).await;
+    let validating = observe::object(client, VALIDATING, "", &configuration).await;
+    let installed = Installed::of(namespace, scope, &[&mutating, &validating]);
+    // The watch of the Leases takes some seconds.
+    let (of_objects, of_leases) = join(
+        async {
+            let mut findings = servers(examined).await;
+            findings.extend(registrations(examined, &mutating, &validating, &installed).await);
+            findings.extend(manager(examined, &installed).await);
+            findings
+        },
+        join(leases(client, &installed), fleet(examined)),
+    )
+    .await;
+    let (leases, fleet) = of_leases;
+    [of_objects, leases, fleet].concat()
+}
+
+/// The findings about the API servers and the namespace.
+async fn servers(examined: &Examined<'_>) -> Vec<Finding> {
+    let Examined { client, namespace, .. } = *examined;
+    let mut findings = vec![api_server("control cluster", &observe::minor_version(client).await, CONTROL)];
+    if let (RightsOf::Control, Some(target)) = (examined.rights_of_control, examined.target) {
+        findings.push(api_server("target cluster", &observe::minor_version(target).await, TARGET));
+    }
+    let namespaces = v1("", "Namespace", "namespaces");
+    findings.extend(checks::namespace(namespace, &observe::object(client, namespaces, "", namespace).await));
+    findings
+}
+
+/// The findings about definitions, webhooks, certificate and views.
+async fn registrations(
+    examined: &Examined<'_>,
+    mutating: &Read,
+    validating: &Read,
+    installed: &Installed,
+) -> Vec<Finding> {
+    let Examined { client, namespace, scope, .. } = *examined;
+    let (mut findings, mut fields) = (Vec::new(), Vec::new());
+    for kind in Kind::ALL {
+        let read = observe::object(client, DEFINITIONS, "", &name_of(kind)).await;
+        let finding = checks::definition(kind, &read, installed);
         fields.extend(bundle_fields(&finding.subject, &read));
-        service_namespace = service_namespace.or_else(|| certificates::service_namespace(&read));
         findings.push(finding);
     }
-    let holder = service_namespace.unwrap_or_else(|| namespace.to_owned());
-    let secret = ask(client, SECRETS, &holder, names::CERTIFICATE_SECRET).await;
-    let subject = format!("Secret {holder}/{}", names::CERTIFICATE_SECRET);
-    findings.push(certificates::certificate(subject, &secret, &fields, time_of(client).await));
-    findings.push(checks::views(&ask(client, API_SERVICES, "", names::API_SERVICE).await));
-    findings.extend(leases(client, namespace).await);
+    for (resource, read) in [(MUTATING, mutating), (VALIDATING, validating)] {
+        let finding = checks::webhooks(resource.kind, &scope.configuration(namespace), read, installed);
+        fields.extend(bundle_fields(&finding.subject, read));
+        findings.push(finding);
+    }
+    let registration = match (mutating, validating) {
+        (Read::There(_), _) | (_, Read::There(_)) => Registration::Present,
+        (Read::Missing, Read::Missing) => Registration::Absent,
+        _ => Registration::Unknown,
+    };
+    findings.push(reached(registration, &observe::probe_admission(client, namespace).await, installed));
+    let secret = observe::object(client, SECRETS, &installed.home, names::CERTIFICATE_SECRET).await;
+    let subject = format!("Secret {}/{}", installed.home, names::CERTIFICATE_SECRET);
+    findings.push(certificates::certificate(subject, &secret, &fields, time_of(client).await, installed));
+    findings.push(checks::views(&observe::object(client, API_SERVICES, "", names::API_SERVICE).await, installed));
     findings
+}
+
+/// The findings about what the manager's pods need.
+async fn manager(examined: &Examined<'_>, installed: &Installed) -> Vec<Finding> {
+    let Examined { client, namespace, scope, half, .. } = *examined;
+    let mut findings = Vec::new();
+    for name in flows::schema_names() {
+        let read = observe::object(client, FLOW_SCHEMAS, "", &name).await;
+        findings.push(flows::flow_schema(&name, &read, installed));
+    }
+    let account = format!("system:serviceaccount:{}:{}", installed.home, names::WEBHOOK_CONFIGURATION);
+    let user = examined.manager_user.unwrap_or(&account);
+    let service_namespace = installed.home.as_str();
+    let roles =
+        |cluster| wanted(&rbac::manifests(&Installation { namespace, service_namespace, scope, half, cluster }));
+    let (place, cluster) = match examined.rights_of_control {
+        RightsOf::Both => (RightsOf::Both, RightsIn::Both),
+        RightsOf::Control | RightsOf::Target => (RightsOf::Control, RightsIn::Control),
+    };
+    findings.push(rights(user, place, &observe::reviews(client, user, &roles(cluster)).await, installed));
+    if let (RightsOf::Control, Some(target)) = (place, examined.target) {
+        let reviews = observe::reviews(target, user, &roles(RightsIn::Target)).await;
+        findings.push(rights(user, RightsOf::Target, &reviews, installed));
+    }
+    findings.push(replicas(&observe::pods(client, &installed.home).await, installed));
+    findings
+}
+
+/// The findings about machine objects.
+async fn fleet(examined: &Examined<'_>) -> Vec<Finding> {
+    let mut fleet = observe::fleet(examined.client, examined.target, examined.namespace).await;
+    if examined.ask_provider == AskProvider::Yes {
+        fleet.vms = Some(observe::vms(examined.client, examined.namespace).await);
+    }
+    fleet.findings(examined.providers)
 }
 
 /// The time of the API server's clock, because the API server validates certificates. If it sends no date, the time of this computer.
@@ -127,35 +339,33 @@ async fn time_of(client: &Client) -> Timestamp {
     clock.now()
 }
 
-/// The findings about each Lease, and about the programs that run the halves.
-async fn leases(client: &Client, namespace: &str) -> Vec<Finding> {
+/// The findings about each Lease, about the programs that run the halves, and about the clocks of the holders.
+async fn leases(client: &Client, installed: &Installed) -> Vec<Finding> {
+    let namespace = &installed.namespace;
     let watch = async |name| {
         let (read, state) = match lease_watch::watch(client, namespace, name).await {
-            Ok(state) => (ask(client, LEASES, namespace, name).await, state),
-            Err(error) => (Read::Refused(error.to_string()), LeaseState::Free),
+            Ok(state) => (observe::object(client, LEASES, namespace, name).await, state),
+            Err(error) => (Read::Refused(observe::refusal(&error, "get", LEASES, namespace)), LeaseState::Free),
         };
-        let finding = checks::lease(namespace, name, &read, &state, time_of(client).await);
-        (finding, Runner::of(&read, &state))
+        let now = time_of(client).await;
+        let finding = checks::lease(name, &read, &state, now, installed);
+        (finding, clock(&read, &state, now), Runner::of(&read, &state))
     };
-    let ((manager, runs_manager), (machines, runs_machines)) =
-        futures::future::join(watch(names::LEASE_CONTROLLER_MANAGER), watch(names::LEASE_MACHINE_CONTROLLER)).await;
-    vec![manager, machines, halves(namespace, &runs_manager, &runs_machines)]
-}
-
-async fn ask(client: &Client, resource: Resource, namespace: &str, name: &str) -> Read {
-    match resource.read(client, namespace, name).await {
-        Ok(Some(object)) => {
-            serde_json::to_value(&object).map_or_else(|error| Read::Refused(error.to_string()), Read::There)
-        }
-        Ok(None) => Read::Missing,
-        Err(error) => Read::Refused(error.to_string()),
-    }
+    let ((manager, its_clock, runs_manager), (machines, other_clock, runs_machines)) =
+        join(watch(names::LEASE_CONTROLLER_MANAGER), watch(names::LEASE_MACHINE_CONTROLLER)).await;
+    let mut findings = vec![manager, machines, halves(&runs_manager, &runs_machines, installed)];
+    findings.extend(distinct(its_clock.into_iter().chain(other_clock).collect()));
+    findings
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
     use k8s_openapi::api::core::v1::Secret;
+
+    use std::sync::{Arc, Mutex};
+
+    use machine_api::validation::NoProviders;
 
     use super::*;
     use crate::server::tls::plan::{CertPlan, PlanSettings, carry_out};
@@ -195,8 +405,62 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn certificates_are_checked_by_the_api_servers_clock(#[case] hours: i64) {
         let client = cluster(SignedDuration::from_hours(hours));
-        let all = findings(&client, "ns", WebhookScope::Cluster).await;
+        let target = TargetArgs::default();
+        let examined = Examined::usual(&client, &target, None, "ns", WebhookScope::Cluster, &NoProviders);
+        let all = findings(&examined).await;
         let found = all.iter().find(|finding| finding.subject.starts_with("Secret")).expect("it is checked");
         assert!(found.health == Health::Fine && found.message.starts_with("valid until"), "{found:?}");
+    }
+
+    /// Requests that store nothing: reads, reviews, and dry runs.
+    fn stores_nothing(method: &http::Method, uri: &http::Uri) -> bool {
+        let is_review = uri.path() == "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+        let is_dry_run = uri.query().is_some_and(|query| query.contains("dryRun=All"));
+        *method == http::Method::GET || (*method == http::Method::POST && (is_review || is_dry_run))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pk_106_nothing_is_stored_and_a_missing_right_is_named() {
+        let (requests, forbids): (Arc<Mutex<Vec<String>>>, _) = (
+            Arc::default(),
+            br#"{"kind": "Status", "apiVersion": "v1",
+            "status": "Failure", "reason": "Forbidden", "code": 403, "message": "User \"eve\" cannot do that"}"#,
+        );
+        let seen = Arc::clone(&requests);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (method, uri) = (request.method().clone(), request.uri().clone());
+            assert!(stores_nothing(&method, &uri), "{method} {uri}");
+            seen.lock().expect("no panic").push(format!("{method} {}", uri.path()));
+            let (status, body) = if uri.path() == "/version" { (200, b"{}".to_vec()) } else { (403, forbids.to_vec()) };
+            let answer = http::Response::builder().status(status).body(Body::from(body));
+            std::future::ready(answer)
+        });
+        let client = Client::new(service, "ns");
+        let target = TargetArgs::default();
+        let mut examined = Examined::usual(&client, &target, Some(&client), "ns", WebhookScope::Cluster, &NoProviders);
+        examined.ask_provider = AskProvider::Yes;
+        examined.manager_user = Some("somebody");
+        let all = findings(&examined).await;
+        assert!(all.iter().all(|finding| finding.health == Health::Unknown), "{all:#?}");
+        let text = all.iter().map(|finding| finding.message.as_str()).collect::<Vec<_>>().join("\n");
+        for right in [
+            "get customresourcedefinitions.apiextensions.k8s.io",
+            "get validatingwebhookconfigurations.admissionregistration.k8s.io",
+            "create machines.machine.sapcloud.io in namespace ns",
+            "get secrets in namespace ns",
+            "get apiservices.apiregistration.k8s.io",
+            "get flowschemas.flowcontrol.apiserver.k8s.io",
+            "create subjectaccessreviews.authorization.k8s.io",
+            "list pods in namespace ns",
+            "get leases.coordination.k8s.io in namespace ns",
+            "list machineclasses.machine.sapcloud.io in namespace ns",
+            "list secrets in namespace ns",
+            "list nodes",
+            "list providermachines.views.machine.sapcloud.io in namespace ns",
+        ] {
+            assert!(text.contains(&format!("lacks the right to {right}")), "{right} in:\n{text}");
+        }
+        let requests = requests.lock().expect("no panic");
+        assert!(requests.iter().any(|request| request.starts_with("POST /apis/machine.sapcloud.io")), "{requests:?}");
     }
 }
