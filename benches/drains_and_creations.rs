@@ -284,6 +284,7 @@ impl World {
                     gate.clone(),
                     MachineSettings::default().concurrent_evictions,
                 ),
+                recorder: Recorder::new("machine-controller", sender.clone()),
             }),
             drivers,
             wake: Arc::new(move |key| woken.add(key)),

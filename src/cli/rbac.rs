@@ -25,6 +25,8 @@ const NAME: &str = names::WEBHOOK_CONFIGURATION;
 const APP_LABEL: &str = "app.kubernetes.io/name";
 /// Namespace of bootstrap tokens in the target cluster.
 const TOKEN_NAMESPACE: &str = "kube-system";
+/// Namespace of events about objects without a namespace, such as Nodes.
+const NODE_EVENT_NAMESPACE: &str = "default";
 /// Namespace of the Leases of kubelets, including simulated ones.
 const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
 
@@ -250,6 +252,15 @@ const TARGET: &[Grant<'_>] = &[
     },
 ];
 
+/// Rights in [`NODE_EVENT_NAMESPACE`] of the target cluster.
+const NODE_EVENTS: &[Grant<'_>] = &[Grant {
+    group: "",
+    resources: &["events"],
+    verbs: &["create", "patch"],
+    names: &[],
+    why: "why a Node is drained and deleted",
+}];
+
 /// Rights in [`TOKEN_NAMESPACE`] of the target cluster, for classes whose user data needs a bootstrap token. RBAC can't restrict names by
 /// prefix; [`token_policy`] does it.
 const TOKENS: &[Grant<'_>] = &[Grant {
@@ -328,8 +339,10 @@ impl RightsIn {
 /// The installation that gets the rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Installation<'a> {
-    /// Namespace of the process and of the machine objects.
+    /// Namespace of the machine objects.
     pub namespace: &'a str,
+    /// Namespace of the process, with its account and its certificate.
+    pub service_namespace: &'a str,
     /// Whether other namespaces may have installations too. Then the installations share no object outside their namespaces.
     pub scope: WebhookScope,
     /// The half that the process runs, if it does not run both.
@@ -354,26 +367,29 @@ fn name_outside(namespace: &str, scope: WebhookScope, part: &str) -> String {
 /// The RBAC objects of an installation, without the virtual cloud. In the target cluster alone, the account is one whose token the process
 /// in the other cluster uses.
 pub fn manifests(installation: &Installation<'_>) -> Vec<Value> {
-    let namespace = installation.namespace;
-    let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(namespace), json!({}))];
+    let home = installation.service_namespace;
+    let mut objects = vec![object("v1", "ServiceAccount", NAME, Some(home), json!({}))];
     if installation.cluster.has_control() {
         objects.extend(control_manifests(installation));
     }
     if installation.cluster.has_target() {
         let name = installation.name_outside("target");
-        objects.extend(bound_cluster_role(&name, halves::target(installation.half), namespace));
+        objects.extend(bound_cluster_role(&name, halves::target(installation.half), home));
+        if installation.half != Some(Half::ControllerManager) {
+            objects.extend(bound_role(&installation.name_outside("events"), NODE_EVENT_NAMESPACE, NODE_EVENTS, home));
+        }
     }
     objects
 }
 
 fn control_manifests(installation: &Installation<'_>) -> Vec<Value> {
-    let namespace = installation.namespace;
+    let (namespace, home) = (installation.namespace, installation.service_namespace);
     let mut objects = vec![
         // The Secret has no content here, so that applying it again does not remove the content that the process wrote.
-        object("v1", "Secret", names::CERTIFICATE_SECRET, Some(namespace), json!({ "type": "Opaque" })),
+        object("v1", "Secret", names::CERTIFICATE_SECRET, Some(home), json!({ "type": "Opaque" })),
     ];
-    objects.extend(bound_role(NAME, namespace, halves::control(installation.half), namespace));
-    objects.extend(bound_role(&format!("{NAME}-certificate"), namespace, CERTIFICATE, namespace));
+    objects.extend(bound_role(NAME, namespace, halves::control(installation.half), home));
+    objects.extend(bound_role(&format!("{NAME}-certificate"), home, CERTIFICATE, home));
     let configuration = installation.scope.configuration(namespace);
     let configurations = [configuration.as_str()];
     let registrations: Vec<Grant> = REGISTRATIONS
@@ -384,7 +400,7 @@ fn control_manifests(installation: &Installation<'_>) -> Vec<Value> {
         })
         .chain(OWNERS.iter().copied().filter(|_| installation.scope == WebhookScope::Cluster))
         .collect();
-    objects.extend(bound_cluster_role(&installation.name_outside("registrations"), &registrations, namespace));
+    objects.extend(bound_cluster_role(&installation.name_outside("registrations"), &registrations, home));
     objects
 }
 
@@ -394,10 +410,10 @@ pub fn token_manifests(installation: &Installation<'_>) -> Vec<Value> {
     if !installation.cluster.has_target() {
         return Vec::new();
     }
-    let namespace = installation.namespace;
+    let home = installation.service_namespace;
     let name = installation.name_outside("tokens");
-    let mut objects = bound_role(&name, TOKEN_NAMESPACE, TOKENS, namespace);
-    objects.extend(token_policy(&name, namespace));
+    let mut objects = bound_role(&name, TOKEN_NAMESPACE, TOKENS, home);
+    objects.extend(token_policy(&name, home));
     objects
 }
 
@@ -429,15 +445,15 @@ fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
 
 /// The additional objects for the virtual cloud.
 pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
-    let namespace = installation.namespace;
+    let (namespace, home) = (installation.namespace, installation.service_namespace);
     let outside = installation.name_outside("simulation");
     let mut objects = Vec::new();
     if installation.cluster.has_target() {
-        objects.extend(bound_cluster_role(&outside, SIMULATION, namespace));
-        objects.extend(bound_role(&outside, NODE_LEASE_NAMESPACE, SIMULATION_LEASES, namespace));
+        objects.extend(bound_cluster_role(&outside, SIMULATION, home));
+        objects.extend(bound_role(&outside, NODE_LEASE_NAMESPACE, SIMULATION_LEASES, home));
     }
     if installation.cluster.has_control() {
-        objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, namespace));
+        objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, home));
     }
     objects
 }
@@ -546,6 +562,7 @@ mod tests {
             OWNERS,
             VIEWS_REGISTRATION,
             TARGET,
+            NODE_EVENTS,
             TOKENS,
             SIMULATION,
             SIMULATION_LEASES,
@@ -596,7 +613,8 @@ mod tests {
     #[case::beside_the_default_namespace(WebhookScope::Cluster, DEFAULT_NAMESPACE)]
     fn installations_of_two_namespaces_share_no_object(#[case] scope: WebhookScope, #[case] first: &str) {
         let objects = |namespace| {
-            let installation = Installation { namespace, scope, half: None, cluster: RightsIn::Both };
+            let installation =
+                Installation { namespace, service_namespace: namespace, scope, half: None, cluster: RightsIn::Both };
             let views = views_manifests(namespace);
             [manifests(&installation), simulation_manifests(&installation), token_manifests(&installation), views]
                 .concat()
@@ -615,6 +633,7 @@ mod tests {
     fn a_manager_of_one_namespace_may_patch_its_own_registrations() {
         let objects = manifests(&Installation {
             namespace: "one",
+            service_namespace: "one",
             scope: WebhookScope::Namespace,
             half: None,
             cluster: RightsIn::Both,
@@ -632,6 +651,7 @@ mod tests {
         }
         let objects = manifests(&Installation {
             namespace: "mcm",
+            service_namespace: "mcm",
             scope: WebhookScope::Cluster,
             half: None,
             cluster: RightsIn::Both,
@@ -648,6 +668,7 @@ mod tests {
     fn a_policy_restricts_secrets_in_the_target_cluster_to_bootstrap_tokens() {
         let objects = token_manifests(&Installation {
             namespace: "one",
+            service_namespace: "one",
             scope: WebhookScope::Cluster,
             half: None,
             cluster: RightsIn::Both,
@@ -663,7 +684,8 @@ mod tests {
     #[test]
     fn the_rights_of_two_clusters_are_together_those_of_one() {
         let objects = |cluster| {
-            let installation = Installation { namespace: "mcm", scope: WebhookScope::Cluster, half: None, cluster };
+            let scope = WebhookScope::Cluster;
+            let installation = Installation { namespace: "mcm", service_namespace: "mcm", scope, half: None, cluster };
             [manifests(&installation), token_manifests(&installation), simulation_manifests(&installation)].concat()
         };
         let [both, control, target] = [RightsIn::Both, RightsIn::Control, RightsIn::Target].map(objects);
@@ -678,9 +700,33 @@ mod tests {
     }
 
     #[test]
+    fn the_account_of_another_namespace_gets_the_rights_in_the_namespace_of_the_machine_objects() {
+        let objects = manifests(&Installation {
+            namespace: "machines",
+            service_namespace: "home",
+            scope: WebhookScope::Cluster,
+            half: None,
+            cluster: RightsIn::Both,
+        });
+        let place = |kind: &str, name: &str| {
+            let found = objects.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == name);
+            found.map(|object| object["metadata"]["namespace"].clone())
+        };
+        assert_eq!(place("ServiceAccount", NAME), Some(json!("home")));
+        assert_eq!(place("Secret", names::CERTIFICATE_SECRET), Some(json!("home")));
+        assert_eq!(place("Role", NAME), Some(json!("machines")));
+        assert_eq!(place("Role", &format!("{NAME}-certificate")), Some(json!("home")));
+        assert_eq!(place("ClusterRole", &format!("{NAME}-target-machines")), Some(Value::Null));
+        for subject in objects.iter().filter_map(|object| object["subjects"].get(0)) {
+            assert_eq!(subject["namespace"], "home");
+        }
+    }
+
+    #[test]
     fn every_role_is_bound_to_the_service_account() {
         let objects = manifests(&Installation {
             namespace: "mcm",
+            service_namespace: "mcm",
             scope: WebhookScope::Cluster,
             half: None,
             cluster: RightsIn::Both,

@@ -18,6 +18,7 @@ use super::{
 use crate::settings::StandbyCaches;
 use controller_runtime::{
     clients::Purpose,
+    events,
     gate::Gate,
     lease::Leadership,
     snapshot::Snapshot,
@@ -79,7 +80,8 @@ pub(super) fn keep_without_controllers(
     // Only the extension API server reads the target cluster here, and nothing writes to it.
     let target = clusters.target.as_ref().filter(|_| common.settings.extension.is_some());
     let target = target.map(|cluster| {
-        let target = TargetViews::new(cluster, &Gate::closed());
+        let (notes, _) = events::channel();
+        let target = TargetViews::new(cluster, &Gate::closed(), notes);
         target.keep(&watches, cluster, &begin, tasks);
         target
     });

@@ -24,7 +24,7 @@ use super::{
 use crate::{extension::views::Inventories, settings::Half};
 use controller_runtime::{
     catch_up::caught_up,
-    clients::Purpose,
+    clients::{Cluster, Purpose},
     events::{self, EventNote, Publisher, Recorder},
     gate::Gate,
     latch::Latch,
@@ -182,10 +182,7 @@ pub(super) async fn start(
     clusters.control_preflight().reachable().await?;
     log_what_is_missing(clusters).await;
 
-    let (notes, pending) = events::channel();
-    let stop = tasks.stop_of(Stage::Support);
-    let publisher = Publisher::new(pending, clusters.control.client(Purpose::Events), Arc::clone(&common.clock));
-    tasks.spawn(Stage::Support, "events", publisher.run(stop));
+    let notes = publish(common, &clusters.control, "events", tasks);
 
     let leadership = lead(common, clusters, &notes, tasks);
     let gate = Gate::open_while(leadership.clone())
@@ -193,7 +190,10 @@ pub(super) async fn start(
     let views = ControlViews::default();
     references.use_stores(views.clone());
     let refusals = Refusals::default();
-    let target = clusters.target.as_ref().map(|target| TargetViews::new(target, &gate));
+    let target = clusters
+        .target
+        .as_ref()
+        .map(|target| TargetViews::new(target, &gate, publish(common, target, "events of the target cluster", tasks)));
 
     let drivers_live = Arc::new(Latch::default());
     let begun = Arc::clone(&drivers_live);
@@ -244,6 +244,19 @@ pub(super) async fn start(
     Ok(parts)
 }
 
+/// Starts a publisher of events in a cluster, and returns where it takes them from.
+fn publish(
+    common: &Arc<Common>,
+    cluster: &Cluster,
+    task: &'static str,
+    tasks: &mut Supervisor,
+) -> tokio::sync::mpsc::Sender<events::Pending> {
+    let (notes, pending) = events::channel();
+    let publisher = Publisher::new(pending, cluster.client(Purpose::Events), Arc::clone(&common.clock));
+    tasks.spawn(Stage::Support, task, publisher.run(tasks.stop_of(Stage::Support)));
+    notes
+}
+
 /// Lets scrapes see the fleet, as this process knows it.
 fn measure(parts: &Arc<Parts>) -> anyhow::Result<()> {
     let common = &parts.common;
@@ -259,12 +272,12 @@ fn measure(parts: &Arc<Parts>) -> anyhow::Result<()> {
 /// Logs missing kinds and an unreachable target cluster. The loops wait for them, because they can appear at any time.
 async fn log_what_is_missing(clusters: &Clusters) {
     if let Err(error) = clusters.control_preflight().serves_machine_kinds().await {
-        tracing::error!("{error}");
+        tracing::error!(%error, "the loops can't begin yet");
     }
     if let Some(target) = clusters.target_preflight()
         && let Err(error) = Preflight::reachable(&target).await
     {
-        tracing::error!("{error}");
+        tracing::error!(%error, "the loops can't begin yet");
     }
 }
 

@@ -3,19 +3,26 @@
 //! A loop begins when this process leads, its drivers have begun and its views are complete.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
+
+use tracing::Instrument;
 
 use super::{control::Parts, listeners::Listeners, stream, target::TargetViews};
 use crate::settings::{Controller, Half};
 use controller_runtime::{
+    events::Recorder,
     gate::Gate,
     key::ObjectKey,
     queue::{Outcome, WorkQueue},
     supervisor::{Stage, Supervisor},
     tasks::TokioTasks,
 };
+use machine_api::kind::Kind;
 use machine_controllers::{
     class::{ClassController, ClassDeps},
     deletions::Deletions,
@@ -266,16 +273,29 @@ impl LoopStarter<'_> {
         };
         self.tasks.spawn(Stage::Work, controller.name(), async move {
             if stop.run_until_cancelled(parts.ready_to_work()).await.is_some() {
-                tracing::info!(controller = controller.name(), workers, "working");
-                let pass = move |key| {
-                    let (parts, run) = (Arc::clone(&parts), run.clone());
-                    async move { pass_once(parts.views_are_whole(), || run.pass(key)).await }
+                tracing::info!(controller = controller.name(), count = workers, "working");
+                let pass = move |key: ObjectKey| {
+                    let (parts, run, span) = (Arc::clone(&parts), run.clone(), pass_span(controller, &key));
+                    async move { pass_once(parts.views_are_whole(), || run.pass(key)).await }.instrument(span)
                 };
                 queue.run(workers.get(), stop, pass).await;
                 last.await;
             }
         });
     }
+}
+
+/// The span around a pass: every line that is logged in it names the object and the pass.
+fn pass_span(controller: Controller, key: &ObjectKey) -> tracing::Span {
+    static PASSES: AtomicU64 = AtomicU64::new(0);
+    tracing::info_span!(
+        "pass",
+        controller = controller.name(),
+        kind = controller.kind().map(Kind::as_str),
+        namespace = key.namespace,
+        name = key.name,
+        pass = PASSES.fetch_add(1, Ordering::Relaxed)
+    )
 }
 
 /// Runs the pass once the condition holds.
@@ -294,6 +314,7 @@ fn target_parts(target: &TargetViews, gate: &Gate, settings: &MachineSettings) -
         tokens: target.bootstrap_tokens.clone(),
         drain_views: Arc::new(target.clone()),
         evictor: Evictor::new(target.evictions.clone(), gate.clone(), settings.concurrent_evictions),
+        recorder: Recorder::new(machine::COMPONENT, target.notes.clone()),
     }
 }
 

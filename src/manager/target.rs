@@ -3,10 +3,12 @@
 use std::sync::{Arc, OnceLock};
 
 use k8s_openapi::api::core::v1::Secret;
+use tokio::sync::mpsc;
 
 use super::caches::WatchStart;
 use controller_runtime::{
     clients::{Cluster, Purpose},
+    events,
     gate::Gate,
     key::ObjectKey,
     objects::{ApiServer, Objects},
@@ -51,6 +53,8 @@ fn volume_of_attachment(attachment: &AttachmentSnapshot) -> Vec<String> {
 #[derive(Clone)]
 pub(super) struct TargetViews {
     pub(super) evictions: kube::Client,
+    /// Events that are written to the target cluster.
+    pub(super) notes: mpsc::Sender<events::Pending>,
     pub(super) node_store: Arc<Store<NodeSnapshot>>,
     pub(super) nodes: Objects<NodeSnapshot>,
     pub(super) bootstrap_tokens: Objects<Arc<Secret>>,
@@ -66,7 +70,7 @@ pub(super) struct TargetViews {
 }
 
 impl TargetViews {
-    pub(super) fn new(cluster: &Cluster, gate: &Gate) -> Self {
+    pub(super) fn new(cluster: &Cluster, gate: &Gate, notes: mpsc::Sender<events::Pending>) -> Self {
         let client = cluster.client(Purpose::TargetCore);
         let node_store = node_store();
         let refusals = Refusals::default();
@@ -87,6 +91,7 @@ impl TargetViews {
             })]))),
             node_store,
             evictions: cluster.client(Purpose::Evictions),
+            notes,
             watches: Arc::default(),
         }
     }
@@ -236,7 +241,7 @@ pub(super) mod tests {
         let client = kube::Client::new(unresponsive, "ns");
         let settings = ClientSettings { rate: Rate { qps: 1.0, burst: 1 }, observer: None };
         let gate = Gate::open_until(CancellationToken::new());
-        TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate)
+        TargetViews::new(&Cluster::over(&client, &client, "test", &settings), &gate, events::channel().0)
     }
 
     /// An event of a view.

@@ -10,7 +10,7 @@ use super::{
     observation::{Call, NodeSource, NodeStep, Observation, Pause, Trouble},
     observe::class_of,
     patches::{self, Write},
-    plan::{Effect, Memo, Plan},
+    plan::{Effect, Memo, Plan, deletion_stage::DeletionStage},
     tokens,
 };
 use crate::snapshots::{MachineSnapshot, NodeSnapshot};
@@ -78,7 +78,12 @@ impl MachineController {
             | Effect::RememberNodesWish(_)
             | Effect::WriteStatus { .. } => match patches::of_machine(effect, seen, &newest.machine) {
                 Write::Void => return Acted::Void,
-                write => self.write_machine(newest, write).await,
+                write => {
+                    let before = newest.machine.clone();
+                    let written = self.write_machine(newest, write).await;
+                    log_progress(rule, &before, &newest.machine);
+                    written
+                }
             },
             Effect::RemoveMachineFinalizer => {
                 let write = patches::of_machine(effect, seen, &newest.machine);
@@ -121,6 +126,14 @@ impl MachineController {
             Effect::Tell { reason, message } => {
                 if memory.is_news(reason, message, seen.steady) {
                     self.recorder.note(&newest.machine, EventNote::normal(reason, message.clone()));
+                }
+                Ok(())
+            }
+            Effect::TellNode { reason, message } => {
+                if let (Some(target), Some(node)) = (&self.target, &newest.node)
+                    && memory.is_news(reason, message, seen.steady)
+                {
+                    target.recorder.note(node, EventNote::normal(reason, message.clone()));
                 }
                 Ok(())
             }
@@ -316,6 +329,7 @@ pub fn node_step(effect: &Effect) -> Option<NodeStep> {
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }
+        | Effect::TellNode { .. }
         | Effect::Remember(_)
         | Effect::Measure(_) => None,
     }
@@ -338,7 +352,7 @@ pub enum Touched<'a> {
     Token,
     /// The VM.
     Vm,
-    /// An event on the machine.
+    /// An event on the machine or on its Node.
     Event,
 }
 
@@ -361,7 +375,7 @@ pub fn touched(effect: &Effect) -> Option<Touched<'_>> {
         Effect::DeleteAttachment { name, .. } => Touched::Attachment(name),
         Effect::EnsureToken | Effect::DeleteToken => Touched::Token,
         Effect::Start(_) => Touched::Vm,
-        Effect::Warn { .. } | Effect::Tell { .. } => Touched::Event,
+        Effect::Warn { .. } | Effect::Tell { .. } | Effect::TellNode { .. } => Touched::Event,
         Effect::RereadMachine
         | Effect::CheckInputs
         | Effect::RereadNode
@@ -397,7 +411,7 @@ pub fn name_of(effect: &Effect) -> Option<&'static str> {
         Effect::Start(Call::Initialize) => "InitializeVm",
         Effect::Start(Call::Delete) => "DeleteVm",
         Effect::Start(Call::DeleteStale) => "DeleteStaleVm",
-        Effect::Warn { .. } | Effect::Tell { .. } => "RecordEvent",
+        Effect::Warn { .. } | Effect::Tell { .. } | Effect::TellNode { .. } => "RecordEvent",
         Effect::RereadMachine
         | Effect::CheckInputs
         | Effect::RereadNode
@@ -420,6 +434,17 @@ fn written_object(effect: &Effect) -> Option<&'static str> {
         Touched::Token => Some("secret"),
         Touched::Vm | Touched::Event => None,
     }
+}
+
+/// Logs that a machine is at another point of its life.
+fn log_progress(rule: &'static str, before: &MachineSnapshot, now: &MachineSnapshot) {
+    let point = |machine: &MachineSnapshot| (machine.phase().clone(), DeletionStage::of(machine));
+    let (phase, stage) = point(now);
+    if point(before) == (phase.clone(), stage) {
+        return;
+    }
+    let stage = stage.map(|stage| format!("/{stage:?}")).unwrap_or_default();
+    tracing::info!(rule, stage = format!("{phase}{stage}"), "the machine goes on");
 }
 
 /// An object that is gone needs no change any more: "not found" counts as success.

@@ -192,6 +192,8 @@ pub struct TargetParts {
     pub drain_views: Arc<dyn DrainViews>,
     /// Evicts pods, at most as many at once as the settings allow.
     pub evictor: Evictor,
+    /// Records events about Nodes.
+    pub recorder: Recorder,
 }
 
 /// The target cluster as the controller uses it.
@@ -200,6 +202,7 @@ struct TargetDeps {
     node_store: Arc<Store<NodeSnapshot>>,
     tokens: Objects<Arc<Secret>>,
     drainer: Drainer,
+    recorder: Recorder,
 }
 
 /// Creates VMs for machines, watches their health, and deletes them.
@@ -251,6 +254,7 @@ impl MachineController {
             nodes: parts.nodes,
             node_store: parts.node_store,
             tokens: parts.tokens,
+            recorder: parts.recorder,
         });
         Self {
             calls: DriverCalls::new(

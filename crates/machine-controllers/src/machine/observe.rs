@@ -13,6 +13,7 @@ use super::{
     node::{
         lost_link::candidate,
         ownership::{Owner, instance_of, owner_in},
+        replacement::replacement_in,
     },
     observation::{
         AttachmentView, ClassView, CreationGuarantee, DrainState, Freeze, Inputs, LastGood, Namesake, NodeIdentity,
@@ -20,6 +21,7 @@ use super::{
         ailments::{Ailments, Freshness},
         class_state::class_state,
         force_deletion,
+        replacement::replacement_in,
         shared_instance::vm_owner_in,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
@@ -137,6 +139,7 @@ pub fn observe(
             reading.steady,
         ),
         vm_owner: vm_owner_in(&machine, sources.views, &same_instance(sources)),
+        replacement: replacement_in(&machine, sources.views),
         creation_unknown_since: memory.creation_unknown_since,
         node,
         flow: memory.flow.clone(),

@@ -86,6 +86,7 @@ pub fn of_machine(effect: &Effect, seen: &Observation, newest: &MachineSnapshot)
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }
+        | Effect::TellNode { .. }
         | Effect::Remember(_)
         | Effect::Measure(_) => Write::Nothing,
     }
@@ -121,6 +122,7 @@ pub fn of_node(effect: &Effect, newest: &NodeSnapshot) -> Write {
         | Effect::Start(_)
         | Effect::Warn { .. }
         | Effect::Tell { .. }
+        | Effect::TellNode { .. }
         | Effect::Remember(_)
         | Effect::Measure(_) => Write::Nothing,
     }

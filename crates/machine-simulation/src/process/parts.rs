@@ -205,6 +205,7 @@ impl Parts<'_> {
                 without: self.config.without,
             }),
             evictor: self.evictor(),
+            recorder: Recorder::new(machine::COMPONENT, self.notes.clone()),
         };
         let controller = MachineController::new(MachineDeps {
             views: self.views.clone(),

@@ -110,6 +110,8 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     }
     let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
     if condition(node.conditions(), node_condition::TERMINATING).is_none() && !condition_failed {
+        // The condition stays, so that this happens once in the life of a Node, whichever process leads.
+        effects.extend(replacement_event(seen));
         effects.push(Effect::AddNodeCondition(Box::new(terminating_condition(Leaving::of(&seen.machine), seen.now))));
     }
     if !effects.is_empty() {
@@ -131,6 +133,13 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
             DrainMode::Forced => to_attachments(seen, &forced_on(&error.text)),
         },
     }
+}
+
+/// The event that tells the users of a Node why it goes, if another machine takes the place of its machine.
+fn replacement_event(seen: &Observation) -> Option<Effect> {
+    let why = seen.replacement.as_ref()?.text();
+    let message = format!("The Node will be drained and deleted, because machine {} is replaced: {why}", seen.name());
+    Some(Effect::TellNode { reason: node_condition::REASON_NODE_REPLACEMENT, message })
 }
 
 /// A Node whose owner is unclear is not drained for this machine. The VM of the machine may be the VM of the Node, so the VM waits as well: until

@@ -5,6 +5,7 @@ pub mod identity;
 pub mod lost_link;
 pub mod metadata;
 pub mod ownership;
+pub mod replacement;
 pub mod steps;
 #[cfg(test)]
 mod tests;

@@ -9,6 +9,7 @@ mod class;
 pub mod class_state;
 mod flow;
 mod node;
+pub mod replacement;
 pub mod shared_instance;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -17,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::NodeCondition;
 use serde::Serialize;
 
-use self::{ailments::Ailments, shared_instance::VmOwner};
+use self::{ailments::Ailments, replacement::Replacement, shared_instance::VmOwner};
 pub use self::{
     class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmCheck, VmOrigin, union},
@@ -82,6 +83,8 @@ pub struct Observation {
     pub node_identity: NodeIdentity,
     /// The owner of its VM, if other machines name the VM, too.
     pub vm_owner: VmOwner,
+    /// The other machine that takes its place, if it is being deleted and replaced.
+    pub replacement: Option<Replacement>,
     /// The time since which it is unknown whether the last creation without an outcome made a VM. `None` when every
     /// creation had an outcome.
     pub creation_unknown_since: Option<Timestamp>,
@@ -194,6 +197,7 @@ impl Observation {
             node: NodeView::NotLinked { candidate: None, namesake: None },
             node_identity: NodeIdentity::Told,
             vm_owner: VmOwner::This,
+            replacement: None,
             creation_unknown_since: None,
             flow: Flow::default(),
             pause: None,

@@ -156,6 +156,13 @@ pub enum Effect {
         /// A description of the event.
         message: String,
     },
+    /// Records a normal event on the Node, once until it changes.
+    TellNode {
+        /// Reason in CamelCase.
+        reason: &'static str,
+        /// A description of the event.
+        message: String,
+    },
     /// Changes what this process remembers of the machine.
     Remember(Memo),
     /// Records a measurement that holds after the effects before it.

@@ -415,6 +415,7 @@ fn start(
             tokens: Objects::new(client.clone(), gate.clone(), None, |_| {}),
             drain_views: Arc::new(Pods::following(api, &stop)),
             evictor: Evictor::new(client, gate.clone(), MachineSettings::default().concurrent_evictions),
+            recorder: Recorder::new("machine-controller", sender.clone()),
         }),
         views: views.clone(),
         drivers,

@@ -150,6 +150,7 @@ pub fn seen(machine: impl Into<MachineSnapshot>, second: i64) -> Observation {
         node_identity: NodeIdentity::Told,
         stated: None,
         vm_owner: VmOwner::This,
+        replacement: None,
         creation_unknown_since: None,
         flow: Flow::default(),
         pause: None,

@@ -1,6 +1,7 @@
 //! The drain of a deletion, and volumes that are detached by force.
 
 use super::*;
+use crate::machine::observation::replacement::Replacement;
 
 #[test]
 fn the_node_is_cordoned_before_it_is_marked_and_both_before_the_drain() {
@@ -9,6 +10,22 @@ fn the_node_is_cordoned_before_it_is_marked_and_both_before_the_drain() {
     assert!(matches!(plan.effects.as_slice(), [Effect::Cordon, Effect::AddNodeCondition(_)]));
     let Next::StepDrain(order) = decide(&draining(100)).next else { panic!("no drain") };
     assert_eq!((order.force, order.deadline), (Force::No, at(7300)));
+}
+
+#[test]
+fn pk_108_users_of_a_node_are_told_once_that_its_machine_is_replaced() {
+    let replacement = Some(Replacement::Deleted { set: "set".to_owned() });
+    let fresh = with_node(seen(resting(DeletionStage::Drain), 100), node(vec![condition("Ready", "True")]));
+    let plan = decide(&Observation { replacement: replacement.clone(), ..fresh });
+    let [Effect::Cordon, Effect::TellNode { reason, message }, Effect::AddNodeCondition(mark)] = plan.effects.as_slice()
+    else {
+        panic!("{plan:?}")
+    };
+    assert_eq!(*reason, node_condition::REASON_NODE_REPLACEMENT);
+    assert!(message.ends_with(" is replaced: it was deleted, and MachineSet set makes another"), "{message}");
+    let marked = with_node(seen(resting(DeletionStage::Drain), 100), node(vec![NodeCondition::clone(mark)]));
+    let plan = decide(&Observation { replacement, ..marked });
+    assert!(!plan.effects.iter().any(|effect| matches!(effect, Effect::TellNode { .. })), "{plan:?}");
 }
 
 #[rstest]
