@@ -1,7 +1,12 @@
 //! Logs of the process.
 //!
 //! As with klog, all logs go to standard error, and `-v` sets the verbosity. At the same verbosity the libraries log less than our
-//! own crates, because their details are rarely wanted.
+//! own crates, because their details are rarely wanted. [`fields`] lists the fields of lines, and [`json`] writes lines in JSON.
+
+pub mod fields;
+mod json;
+#[cfg(test)]
+mod scan;
 
 use std::{
     fmt::{self, Write},
@@ -13,9 +18,12 @@ use jiff::Timestamp;
 use tracing::{Event, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     filter::Targets,
-    fmt::{FmtContext, FormatEvent, FormatFields, format::Writer},
+    fmt::{
+        FmtContext, FormatEvent, FormatFields, FormattedFields,
+        format::{JsonFields, Writer},
+    },
     layer::SubscriberExt,
-    registry::LookupSpan,
+    registry::{LookupSpan, Scope},
     util::SubscriberInitExt,
 };
 
@@ -63,6 +71,12 @@ where
         };
         let mut text = String::new();
         context.format_fields(Writer::new(&mut text), event)?;
+        for span in context.event_scope().into_iter().flat_map(Scope::from_root) {
+            if let Some(fields) = span.extensions().get::<FormattedFields<N>>().filter(|known| !known.fields.is_empty())
+            {
+                write!(text, " {}", fields.fields)?;
+            }
+        }
         writeln!(writer, "{}", klog_line(*metadata.level(), Timestamp::now(), self.pid, &source, &text))
     }
 }
@@ -90,7 +104,7 @@ pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInit
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     match args.logging_format {
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
-        LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
+        LogFormat::Json => registry.with(lines.fmt_fields(JsonFields::new()).event_format(json::JsonLine)).try_init(),
         LogFormat::Klog => {
             registry.with(lines.with_ansi(false).event_format(Klog { pid: std::process::id() })).try_init()
         }
@@ -134,6 +148,9 @@ const OURS: [&str; 19] = [
     "tls_client",
 ];
 
+/// The target of lines about destructive effects (`controller_runtime::gate`).
+const AUDIT: &str = "audit";
+
 /// The log levels at a verbosity.
 fn filter(verbosity: i32) -> Targets {
     let (ours, theirs) = match verbosity {
@@ -144,6 +161,8 @@ fn filter(verbosity: i32) -> Targets {
     };
     Targets::new()
         .with_targets(OURS.map(|name| (name, ours)))
+        // What was destroyed, and by which rule.
+        .with_target(AUDIT, LevelFilter::INFO)
         .with_default(theirs)
         // At WARN it logs whole objects that it can't decode, even Secrets. Our callers log the error themselves.
         .with_target("kube_client::client", LevelFilter::ERROR)

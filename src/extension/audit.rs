@@ -205,7 +205,7 @@ impl AuditWriter {
             let Ok((returned, result)) = written.await else { return };
             self.output = returned;
             if let Err(error) = result {
-                tracing::error!("cannot write the audit log: {error}");
+                tracing::error!(%error, "cannot write the audit log");
             }
         }
     }

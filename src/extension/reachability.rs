@@ -42,7 +42,7 @@ impl Reachability {
         loop {
             match call(client.apiserver_version()).await {
                 Ok(_) => self.confirm(),
-                Err(error) => tracing::debug!("the API server does not answer: {error}"),
+                Err(error) => tracing::debug!(%error, "the API server does not answer"),
             }
             tokio::select! {
                 () = stop.cancelled() => return,

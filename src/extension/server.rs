@@ -220,7 +220,10 @@ impl Exchange for ViewExchange<'_> {
 
     fn panicked(&self, request: &ApiRequest) {
         let (view, path) = (self.view(), request.head.uri.path());
-        error!(view, path, "a request for a view panicked; its caller gets a failure and the process goes on");
+        error!(
+            operation = view,
+            path, "a request for a view panicked; its caller gets a failure and the process goes on"
+        );
         self.server.parts.metrics.extension.panics.inc(&OfView { view });
     }
 }

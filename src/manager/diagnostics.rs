@@ -238,7 +238,7 @@ impl Definitions {
                         state = next;
                     }
                     Step::End => {
-                        tracing::warn!("{CORRUPT_CACHES}");
+                        tracing::warn!(error = CORRUPT_CACHES, "the caches may be wrong");
                         self.caches_corrupt.cancel();
                         std::future::pending::<()>().await;
                     }
@@ -272,7 +272,7 @@ impl Definitions {
         self.metrics.machine.definitions_hollow.set(&(), if hollow { 1.0 } else { 0.0 });
         match state {
             State::Hollow(why) => {
-                tracing::error!("nothing is created, changed or deleted any more: {why}");
+                tracing::error!(error = %why, "nothing is created, changed or deleted any more");
                 if let Some(gate) = &self.gate {
                     gate.suspend(why);
                 }

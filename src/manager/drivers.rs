@@ -132,7 +132,10 @@ async fn run(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: Cancellatio
             None => return Ok(()),
             Some(Ok(tasks)) => break tasks,
             Some(Err(status)) if may_begin_later(status.code) => {
-                tracing::warn!(driver = name, %status, ?pause, "the driver can't begin; it is tried again");
+                tracing::warn!(
+                    provider = name, error = %status, retry_in_ms = pause.as_millis(),
+                    "the driver can't begin; it is tried again"
+                );
             }
             Some(Err(status)) => anyhow::bail!("driver {name} can't begin: {}", status.message),
         }
@@ -146,7 +149,7 @@ async fn run(driver: Arc<dyn Driver>, begun: mpsc::Sender<()>, stop: Cancellatio
     join_all(tasks.into_iter().map(|task| task.run)).await;
     stop.cancelled().await;
     if tokio::time::timeout(END_WITHIN, driver.end()).await.is_err() {
-        tracing::warn!(driver = name, "the driver did not end in time");
+        tracing::warn!(provider = name, "the driver did not end in time");
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl Parts {
         };
         self.log_limited(|held_back| {
             tracing::warn!(
-                kind = %key.kind, namespace = key.namespace, name = key.name, why, held_back,
+                kind = %key.kind, namespace = key.namespace, name = key.name, error = why, count = held_back,
                 "the owner of a new object could not be read, so that its mistakes are not forgiven"
             );
         });
@@ -118,7 +118,10 @@ impl Parts {
         }
         if facts.verdict == Verdict::Failed {
             self.log_limited(|held_back| {
-                tracing::warn!(?endpoint, why = facts.failure, held_back, "a review could not be judged");
+                tracing::warn!(
+                    operation = ?endpoint, error = facts.failure, count = held_back,
+                    "a review could not be judged"
+                );
             });
         }
     }
@@ -132,8 +135,7 @@ impl Parts {
             metrics.residue_dropped.add(&(), facts.losses.len() as u64);
             self.log_limited(|held_back| {
                 tracing::warn!(
-                    losses = ?facts.losses,
-                    held_back,
+                    error = ?facts.losses, count = held_back,
                     "data that only the other version can express got lost in a conversion: an annotation below \
                      conversion.machine.sapcloud.io/ was edited or would have been too large"
                 );
@@ -141,7 +143,7 @@ impl Parts {
         }
         if result == Outcome::Failure {
             self.log_limited(|held_back| {
-                tracing::warn!(why = facts.failure, held_back, "objects could not be converted");
+                tracing::warn!(error = facts.failure, count = held_back, "objects could not be converted");
             });
         }
     }

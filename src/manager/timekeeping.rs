@@ -32,7 +32,7 @@ pub(super) fn start(common: &Arc<Common>, tasks: &mut Supervisor) {
             }
             let is_apart = matches!(trouble, Some(ClockTrouble::Apart(_)));
             if let Some(trouble) = trouble.filter(|_| is_apart && !apart) {
-                tracing::error!("{}", in_words(trouble));
+                tracing::error!(error = in_words(trouble), "the clock can't be trusted");
             } else if apart && !is_apart {
                 tracing::info!("the clocks of this host and of the API server agree again");
             }

@@ -259,7 +259,7 @@ async fn drain(tasks: &TaskTracker, stop: &Stop, deadline: Instant, what: &str) 
     tasks.close();
     stop.graceful.cancel();
     if tokio::time::timeout_at(deadline, tasks.wait()).await.is_err() {
-        warn!(connections = tasks.len(), "requests to {what} did not finish in time and are cut off");
+        warn!(count = tasks.len(), name = what, "requests did not finish in time and are cut off");
         stop.abort.cancel();
         tasks.wait().await;
     }

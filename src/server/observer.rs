@@ -47,10 +47,13 @@ impl Observer for ConnectionObserver {
         // A health check that answers 500 has not failed: that is its answer.
         if status.is_server_error() && !is_health(path) {
             if let Some(held_back) = self.failures.permit(Instant::now()) {
-                warn!(%peer, %method, path, status = code, ?took, held_back, "request failed");
+                warn!(
+                    %peer, operation = %method, path, code, took_ms = took.as_millis(), count = held_back,
+                    "request failed"
+                );
             }
         } else {
-            debug!(%peer, %method, path, status = code, ?took, "request");
+            debug!(%peer, operation = %method, path, code, took_ms = took.as_millis(), "request");
         }
     }
 }

@@ -296,7 +296,10 @@ fn guarded<T>(
     }
     catch_unwind(AssertUnwindSafe(|| work(&given_up))).map_err(|_| {
         if let Some(held_back) = webhooks.panics.permit(Instant::now()) {
-            error!(?webhook, held_back, "a review panicked; the caller gets a failure and the process goes on");
+            error!(
+                operation = ?webhook, count = held_back,
+                "a review panicked; the caller gets a failure and the process goes on"
+            );
         }
         webhooks.metrics.server.panics.inc(&Panicked { webhook });
         Refusal::from(Limit::Panic)

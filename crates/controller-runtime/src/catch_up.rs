@@ -75,7 +75,7 @@ where
             // The store never shows an undecodable object. The watch has reported it.
             unreadable.insert(missing);
         } else {
-            tracing::warn!(%kind, %missing, "the view lags behind the API server; nothing is decided yet");
+            tracing::warn!(%kind, error = %missing, "the view lags behind the API server; nothing is decided yet");
         }
     }
 }

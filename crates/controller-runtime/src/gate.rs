@@ -146,7 +146,7 @@ impl Gate {
         object: &(dyn std::fmt::Display + Sync),
     ) -> Result<(), ApiError> {
         self.may_act()?;
-        tracing::info!(target: "audit", ?what, rule, %object, "destroy");
+        tracing::info!(target: "audit", effect = format_args!("{what:?} {object}"), rule, "destroy");
         *lock(&self.passed).entry((what, rule)).or_insert(0) += 1;
         Ok(())
     }

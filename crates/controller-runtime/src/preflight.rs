@@ -145,7 +145,7 @@ impl Preflight {
                 let cluster = self.cluster.clone();
                 return Err(PreflightError::Unreachable { cluster, cause, within: REACHABLE_WITHIN });
             }
-            tracing::warn!(cluster = self.cluster, cause, "API server not reachable yet");
+            tracing::warn!(cluster = self.cluster, error = cause, "API server not reachable yet");
             tokio::time::sleep(RETRY_EVERY).await;
         }
     }

@@ -232,7 +232,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 state.failures.remove(key);
             }
             Outcome::LookAgain(delay, reason) => {
-                tracing::trace!(queue = self.name, ?delay, reason, "look again");
+                tracing::trace!(controller = self.name, retry_in_ms = delay.as_millis(), code = reason, "look again");
                 state.failures.remove(key);
                 wake_timer = state.schedule(key.clone(), Instant::now() + *delay);
             }
@@ -241,7 +241,7 @@ impl<K: Clone + Ord + Hash + Send + Sync + 'static> WorkQueue<K> {
                 let failures = state.failures.entry(key.clone()).or_insert(0);
                 let delay = outcome.backoff(*failures).unwrap_or_default().min(self.longest_backoff);
                 *failures = failures.saturating_add(1);
-                tracing::debug!(queue = self.name, ?delay, error, "retry");
+                tracing::debug!(controller = self.name, retry_in_ms = delay.as_millis(), error, "retry");
                 wake_timer = state.schedule(key.clone(), Instant::now() + delay);
             }
         }

@@ -371,7 +371,10 @@ impl Refusals {
             && !was_known
             && ledger.knows(about)
         {
-            tracing::warn!(kind = about.kind, object = %about.key, %error, "a write is refused; it is sent again after growing pauses");
+            tracing::warn!(
+                kind = about.kind, namespace = about.key.namespace, name = about.key.name, %error,
+                "a write is refused; it is sent again after growing pauses"
+            );
         }
     }
 

@@ -91,7 +91,10 @@ impl StorageVersions {
             let settled = matches!(error, ApiError::Forbidden(_) | ApiError::NotFound(_) | ApiError::NotServed(_));
             if settled || Instant::now() + RETRY_EVERY > until {
                 let version = ApiVersion::default();
-                tracing::info!(%kind, %error, "the stored version is not known: {version} is watched until it is");
+                tracing::info!(
+                    %kind, %error, %version,
+                    "the stored version is not known; this one is watched until it is"
+                );
                 return version;
             }
             tokio::time::sleep(RETRY_EVERY).await;
@@ -110,7 +113,7 @@ impl StorageVersions {
                 && version != known
             {
                 self.readable(kind).await;
-                tracing::info!(%kind, from = %known, to = %version, "the storage version has changed; it is watched from now on");
+                tracing::info!(%kind, %version, "the storage version has changed; it is watched from now on");
                 return version;
             }
         }
@@ -119,7 +122,7 @@ impl StorageVersions {
     /// Waits while the CRD makes objects lose fields: no store is better than one with such objects.
     async fn readable(&self, kind: Kind) {
         while let Ok(Ok(Some(why))) = tokio::time::timeout(FIRST_WITHIN, hollow_in(&self.client, kind)).await {
-            tracing::error!(%kind, "not watched: {why}");
+            tracing::error!(%kind, error = %why, "not watched");
             tokio::time::sleep(INTERVAL).await;
         }
     }

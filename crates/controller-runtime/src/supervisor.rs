@@ -217,7 +217,7 @@ impl Supervisor {
             }
         }
         names.sort_unstable();
-        tracing::warn!(?stage, tasks = names.join(", "), "did not end in time; cut off");
+        tracing::warn!(?stage, task = names.join(", "), "did not end in time; cut off");
     }
 }
 

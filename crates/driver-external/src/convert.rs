@@ -257,7 +257,7 @@ const MAX_STATE_BYTES: usize = 256 * 1024;
 /// long to be kept.
 pub fn state(text: String) -> Option<String> {
     if text.len() > MAX_STATE_BYTES {
-        tracing::warn!(bytes = text.len(), most = MAX_STATE_BYTES, "the state of a driver is too long and is not kept");
+        tracing::warn!(count = text.len(), "the state of a driver has too many bytes and is not kept");
         return None;
     }
     (!text.is_empty()).then_some(text)

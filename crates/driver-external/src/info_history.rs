@@ -62,7 +62,7 @@ impl InfoHistory {
         }
         if changes > MAX_CHANGES {
             tracing::warn!(
-                driver = self.info.name,
+                provider = self.info.name,
                 "the driver changes its answer to GetInfo too often; the change takes effect after a restart"
             );
             return;

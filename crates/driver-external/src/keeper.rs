@@ -53,13 +53,19 @@ async fn connect_loop(shared: &Shared, address: &Address, files: Option<&TlsFile
         match connect(shared, address, files).await {
             Ok((channel, accepted)) => {
                 let why = use_connection(shared, channel, accepted, files, program_ended).await;
-                tracing::warn!(driver, %address, why, "the connection to the external driver has ended");
+                tracing::warn!(
+                    provider = driver, %address, error = why,
+                    "the connection to the external driver has ended"
+                );
                 shared.link.lost(Instant::now(), why);
                 (failures, logged) = (0, LoggedProblems::default());
             }
             Err(why) => {
                 if logged.is_new(&why) {
-                    tracing::warn!(driver, %address, why, "the external driver can't be used; it is tried again");
+                    tracing::warn!(
+                        provider = driver, %address, error = why,
+                        "the external driver can't be used; it is tried again"
+                    );
                 }
                 shared.link.lost(Instant::now(), why);
                 failures += 1;
@@ -138,9 +144,12 @@ async fn use_connection(
     mut program_ended: watch::Receiver<()>,
 ) -> String {
     let Accepted { name, version, protocol, .. } = &accepted;
-    tracing::info!(driver = shared.provider(), name, version, %protocol, "the external driver is connected");
+    tracing::info!(
+        provider = shared.provider(), name, version, code = %protocol,
+        "the external driver is connected"
+    );
     if let Err(error) = &accepted.schema {
-        tracing::warn!(driver = shared.provider(), error, "the driver's schema of providerSpec can't be read");
+        tracing::warn!(provider = shared.provider(), error, "the driver's schema of providerSpec can't be read");
     }
     shared.history.record(&accepted);
     shared.link.connected(client(channel.clone()), Arc::new(accepted));
@@ -167,7 +176,10 @@ async fn tls_files_changed(shared: &Shared, files: Option<&TlsFiles>) {
             Ok(_) => return,
             Err(error) if logged != now => {
                 let driver = shared.provider();
-                tracing::warn!(driver, %error, "changed files for TLS can't be used; the connection is kept");
+                tracing::warn!(
+                    provider = driver, %error,
+                    "changed files for TLS can't be used; the connection is kept"
+                );
                 logged = now;
             }
             Err(_) => {}
@@ -232,8 +244,8 @@ const REOPEN_AFTER: Duration = Duration::from_secs(30);
 
 fn reopen_at(shared: &Shared, why: &str) -> Instant {
     tracing::debug!(
-        driver = shared.provider(),
-        why,
+        provider = shared.provider(),
+        error = why,
         "the external driver's health can't be watched; it is tried again"
     );
     Instant::now() + REOPEN_AFTER
@@ -290,10 +302,10 @@ async fn report_loop(shared: &Shared) {
         {
             match &now {
                 DriverState::Up | DriverState::Ended => {
-                    tracing::info!(driver = shared.provider(), "the external driver is up");
+                    tracing::info!(provider = shared.provider(), "the external driver is up");
                 }
                 DriverState::Down { why } => {
-                    tracing::warn!(driver = shared.provider(), why, "the external driver is down");
+                    tracing::warn!(provider = shared.provider(), error = why, "the external driver is down");
                 }
             }
             (shared.on_change)(&now);

@@ -136,7 +136,7 @@ pub async fn serve(served: Served, socket: &Path, stop: CancellationToken) -> io
         let peer = accepted.and_then(|stream| Ok((stream.peer_cred()?.uid(), stream)));
         let trusted = match peer {
             Ok((uid, stream)) => peer_is_ours(uid, ours)
-                .inspect_err(|why| tracing::warn!(why, "a connection is refused"))
+                .inspect_err(|why| tracing::warn!(error = why, "a connection is refused"))
                 .is_ok()
                 .then_some(Ok(stream)),
             Err(error) => Some(Err(error)),

@@ -113,7 +113,10 @@ pub async fn run(
         ended();
         runs = short_runs(runs, began.elapsed());
         let pause = restart_pause(runs);
-        tracing::warn!(driver, program = %program.display(), why, ?pause, "the driver's program has ended; it is started again");
+        tracing::warn!(
+            provider = driver, path = %program.display(), error = why, retry_in_ms = pause.as_millis(),
+            "the driver's program has ended; it is started again"
+        );
         if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
             return;
         }
@@ -141,13 +144,13 @@ async fn terminate(mut child: Child, group: Option<Pid>, driver: &str) {
         && let Err(error) = kill_process_group(group, Signal::TERM)
         && error != Errno::SRCH
     {
-        tracing::debug!(driver, %error, "the driver's program can't be asked to end");
+        tracing::debug!(provider = driver, %error, "the driver's program can't be asked to end");
     }
     let deadline = Instant::now() + TERMINATION_TIMEOUT;
     if tokio::time::timeout_at(deadline, child.wait()).await.is_err() {
-        tracing::warn!(driver, "the driver's program does not end; it is killed");
+        tracing::warn!(provider = driver, "the driver's program does not end; it is killed");
         if let Err(error) = child.kill().await {
-            tracing::warn!(driver, %error, "the driver's program can't be killed");
+            tracing::warn!(provider = driver, %error, "the driver's program can't be killed");
         }
     }
     let Some(group) = group else { return };
@@ -157,7 +160,7 @@ async fn terminate(mut child: Child, group: Option<Pid>, driver: &str) {
     // The number of a group is not given to another process while a member of the group runs.
     let _ = kill_process_group(group, Signal::KILL);
     if !has_ended_by(Instant::now() + KILL_TIMEOUT, group).await {
-        tracing::warn!(driver, "processes that the driver's program has started do not end");
+        tracing::warn!(provider = driver, "processes that the driver's program has started do not end");
     }
 }
 

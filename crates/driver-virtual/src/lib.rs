@@ -179,7 +179,7 @@ impl VirtualCloud {
         let (config, text) = configuration(&options)?;
         let impersonated = impersonated(&options, &config)?;
         let seed = if config.seed == 0 { options.entropy } else { config.seed };
-        tracing::info!(seed, impersonated = impersonated.join(","), "virtual cloud starts");
+        tracing::info!(seed, provider = impersonated.join(","), "virtual cloud starts");
         let clock = Clock::new(config.clock, options.origin);
         let place = options.state.clone().or_else(|| config.persistence.clone()).unwrap_or_default();
         let mut cloud = Cloud::new(Arc::new(config), seed, options.origin);

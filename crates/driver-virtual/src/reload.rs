@@ -35,7 +35,10 @@ pub async fn run(
                 tracing::info!(path = %path.display(), "simulation configuration changed");
             }
             Err(problems) => {
-                tracing::warn!(path = %path.display(), problems, "changed simulation configuration is wrong; the former one stays");
+                tracing::warn!(
+                    path = %path.display(), error = problems,
+                    "changed simulation configuration is wrong; the former one stays"
+                );
             }
         }
         known = text;

@@ -51,7 +51,7 @@ impl AccountTokens {
         let made = self.key.get_or_init(|| match load(self.folder.as_deref()) {
             Ok(key) => Some(key),
             Err(why) => {
-                tracing::error!(why, "the development server has no key for tokens of service accounts");
+                tracing::error!(error = why, "the development server has no key for tokens of service accounts");
                 None
             }
         });

@@ -206,7 +206,7 @@ impl Server {
     /// Handles the failure of a webhook by its `failurePolicy`.
     fn failed(webhook: &Value, why: &str) -> Result<(), ApiStatus> {
         if webhook["failurePolicy"] == "Ignore" {
-            tracing::warn!(webhook = text(webhook, "/name"), why, "a webhook failed and is ignored, as it says");
+            tracing::warn!(name = text(webhook, "/name"), error = why, "a webhook failed and is ignored, as it says");
             return Ok(());
         }
         Err(ApiStatus::internal(format!("failed calling webhook {:?}: {why}", text(webhook, "/name"))))

@@ -213,7 +213,9 @@ fn run(
         let (failed, failing) = (result.is_err(), report.borrow().is_err());
         match &result {
             Ok(_) if failing => tracing::info!("the data folder can be written again"),
-            Err(why) if !failing => tracing::error!(why, "the data folder can't be written; nothing can be changed"),
+            Err(why) if !failing => {
+                tracing::error!(error = why, "the data folder can't be written; nothing can be changed")
+            }
             _ => {}
         }
         if !failed {

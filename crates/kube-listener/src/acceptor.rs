@@ -64,7 +64,10 @@ impl Acceptor {
                     failures += 1;
                     let pause = accept_pause(&failed, failures);
                     if !pause.is_zero() {
-                        error!("cannot accept connections: {failed}; trying again in {pause:?}");
+                        error!(
+                            error = %failed, retry_in_ms = pause.as_millis(),
+                            "cannot accept connections; trying again"
+                        );
                         tokio::time::sleep(pause).await;
                     }
                 }
@@ -84,7 +87,7 @@ impl Acceptor {
             Ok(permit) => permit,
             Err(reason) => {
                 self.observer.rejected(reason);
-                debug!(peer = %address, ?reason, "closed a connection at once");
+                debug!(peer = %address, code = ?reason, "closed a connection at once");
                 return;
             }
         };
@@ -114,7 +117,7 @@ impl OpenConnection {
     ) {
         // Answers are small, and clients wait for them. Without this, a delayed acknowledgement would cost 40 ms.
         if let Err(error) = stream.set_nodelay(true) {
-            debug!(peer = %address, "cannot set TCP_NODELAY: {error}");
+            debug!(peer = %address, %error, "cannot set TCP_NODELAY");
         }
         let activity = Activity::new(limits);
         let stream = TimeoutStream::new(stream, limits.write, activity.clone());
@@ -148,7 +151,7 @@ impl OpenConnection {
             }
             Ok(Err(error)) => {
                 self.observer.rejected(Rejection::Handshake);
-                debug!(peer = %address, "TLS handshake failed: {error}");
+                debug!(peer = %address, %error, "TLS handshake failed");
             }
             Err(_) => {
                 self.observer.rejected(Rejection::Handshake);

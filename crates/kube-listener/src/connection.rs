@@ -76,7 +76,7 @@ where
         tokio::select! {
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
-                    debug!(peer = %address, "connection ended: {error}");
+                    debug!(peer = %address, %error, "connection ended");
                 }
                 return;
             }
@@ -145,7 +145,7 @@ async fn answer<H: Handler>(
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer.clone());
         AssertUnwindSafe(handler.answer(request)).catch_unwind().await.unwrap_or_else(|_| {
-            error!(%method, path = uri.path(), "a request handler panicked");
+            error!(operation = %method, path = uri.path(), "a request handler panicked");
             Refusal::Panic.into_response()
         })
     };

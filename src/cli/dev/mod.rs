@@ -270,7 +270,7 @@ async fn start(args: &DevArgs, drivers: &DriverSet, out: &mut (dyn Write + Send)
             Ok(()) => manager.await,
             Err(error) if error.is::<tour::TourError>() => Err(error),
             Err(error) => {
-                tracing::warn!("the progress is not shown any more: {error:#}");
+                tracing::warn!(error = format!("{error:#}"), "the progress is not shown any more");
                 manager.await
             }
         },

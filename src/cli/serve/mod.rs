@@ -31,7 +31,7 @@ pub fn run(args: &ServeArgs, drivers: DriverSet) -> Result<(), Failure> {
     logging::start(&args.logging).map_err(Failure::run)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "starting");
     for warning in settings.warnings() {
-        tracing::warn!("{warning}");
+        tracing::warn!(error = warning, "a flag has a consequence that may not be meant");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::run)?;
     let ended = runtime.block_on(manager::run(settings, drivers)).map_err(Failure::run);

@@ -76,7 +76,7 @@ impl TokenReviewer {
         if let Err(why) = &answer
             && let Some(held_back) = self.log_limit.permit(Instant::now())
         {
-            tracing::warn!(held_back, "a token can't be reviewed: {why}");
+            tracing::warn!(count = held_back, error = %why, "a token can't be reviewed");
         }
         answer
     }

@@ -64,13 +64,19 @@ impl ConfigWatcher {
                 }
                 Err(why) if !is_reported => {
                     warn!(
-                        "cannot read ConfigMap {NAMESPACE}/{NAME}, which says whom to believe; views stay closed or keep \
-                           what they know: {why}; bind Role extension-apiserver-authentication-reader, or switch the views off \
-                           with --extension-apiserver=false"
+                        kind = "ConfigMap", namespace = NAMESPACE, name = NAME, error = %why,
+                        "cannot read the ConfigMap, which says whom to believe; views stay closed or keep what they \
+                         know: bind Role extension-apiserver-authentication-reader, or switch the views off with \
+                         --extension-apiserver=false"
                     );
                     is_reported = true;
                 }
-                Err(why) => debug!("cannot read ConfigMap {NAMESPACE}/{NAME}: {why}"),
+                Err(why) => {
+                    debug!(
+                        kind = "ConfigMap", namespace = NAMESPACE, name = NAME, error = %why,
+                        "cannot read the ConfigMap"
+                    )
+                }
             }
         }
     }
@@ -88,7 +94,14 @@ impl ConfigWatcher {
         if complaints != *reported {
             for complaint in complaints.iter().filter(|complaint| !reported.contains(complaint)) {
                 self.metrics.extension.auth_config_errors.inc(&AuthConfigPart { key: complaint.key });
-                warn!("{} in ConfigMap {NAMESPACE}/{NAME} is not used: {}", complaint.key, complaint.why);
+                warn!(
+                    kind = "ConfigMap",
+                    namespace = NAMESPACE,
+                    name = NAME,
+                    path = complaint.key,
+                    error = %complaint.why,
+                    "a part of the ConfigMap is not used"
+                );
             }
             *reported = complaints;
         }
@@ -96,7 +109,7 @@ impl ConfigWatcher {
             (Err(old), Err(new)) if old == new => {}
             (Ok(_), Ok(_)) => {}
             (_, Ok(_)) => info!("requests of front proxies are believed"),
-            (_, Err(why)) => warn!("no request of a front proxy is believed: {why}"),
+            (_, Err(why)) => warn!(error = %why, "no request of a front proxy is believed"),
         }
     }
 }

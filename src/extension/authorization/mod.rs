@@ -73,7 +73,7 @@ impl Authorization {
             Ok(Verdict::Refused(reason)) => Err(refusal(who, what, &reason)),
             Err(why) => {
                 if let Some(held_back) = self.log_limit.permit(Instant::now()) {
-                    tracing::warn!(held_back, "the API server does not say who may do what: {why}");
+                    tracing::warn!(count = held_back, error = %why, "the API server does not say who may do what");
                 }
                 let message = "it cannot be found out now what you may do; try again";
                 Err(ApiStatus::new(503, "ServiceUnavailable", message).retry_after(1))

@@ -43,10 +43,15 @@ impl AuthorityFile {
             }
             match found.as_ref().map_err(String::clone).and_then(|pem| self.parsed(pem)) {
                 Ok(authorities) => {
-                    info!(path = %self.path.display(), flag = self.flag, "the authorities in the file have changed");
+                    info!(
+                        path = %self.path.display(), operation = self.flag,
+                        "the authorities in the file have changed"
+                    );
                     take(authorities);
                 }
-                Err(why) => error!("{why}; the authorities that were read before stay until the file is put right"),
+                Err(why) => {
+                    error!(error = %why, "the authorities that were read before stay until the file is put right")
+                }
             }
             last = found;
         }

@@ -77,7 +77,7 @@ impl EventTarget {
             secondary: None,
         };
         if let Err(error) = call(self.recorder.publish(&event, &self.secret)).await {
-            debug!("cannot write an event about the certificate: {error}");
+            debug!(%error, "cannot write an event about the certificate");
         }
     }
 }
@@ -111,7 +111,10 @@ pub(super) async fn follow(shared: &Shared, target: Option<EventTarget>) {
                 // A clock that was set back repeats it once more.
                 Some(note) if reported.is_none_or(|reported| now >= reported + REPEAT || now < reported) => {
                     reported = Some(now);
-                    error!("{note}; see what this log says about the certificate Secret or files");
+                    error!(
+                        error = %note,
+                        "a certificate ends soon; see what this log says about the certificate Secret or files"
+                    );
                     if let Some(target) = &target {
                         target.publish(note).await;
                     }

@@ -73,7 +73,7 @@ pub(super) async fn follow(files: &PairFiles, interval: Duration, shared: &Share
         Ok(expires) => info!(%expires, "loaded the serving certificate from files"),
         Err(why) => {
             shared.count_refusal("serving");
-            error!("{why}; the previous certificate, if any, stays in use until the files are put right");
+            error!(error = %why, "the previous certificate, if any, stays in use until the files are put right");
             shared.certificate_is_missing(&why);
         }
     };

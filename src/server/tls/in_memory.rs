@@ -31,17 +31,17 @@ impl InMemory {
             (CertPlan::Keep { until }, _) => look_again_at(*until, now),
             (_, Ok(Some(next))) => {
                 if let Err(error) = shared.load(&next.serving) {
-                    error!("the ephemeral certificate cannot be used: {error}");
+                    error!(%error, "the ephemeral certificate cannot be used");
                 }
                 shared.publish(&next);
-                info!("made an ephemeral certificate; callers must trust this authority:\n{}", next.bundle_pem());
+                info!(name = %next.bundle_pem(), "made an ephemeral certificate; callers must trust this authority");
                 *content = Some(next);
                 // Another step may be due.
                 look_again_at(now, now)
             }
             (_, Ok(None)) => Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do"),
             (_, Err(error)) => {
-                error!("{error}; trying again in a minute");
+                error!(%error, "no ephemeral certificate was made; trying again in a minute");
                 Outcome::LookAgain(Duration::from_secs(60), "making failed")
             }
         }

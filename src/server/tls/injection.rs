@@ -198,17 +198,23 @@ impl Injection {
         let state = &mut states[place];
         match answer {
             Ok(written) => {
-                info!(object = %target, "wrote the CA bundle");
+                info!(name = %target, "wrote the CA bundle");
                 self.shared.metrics.certificate.ca_bundle_repairs.inc(&());
                 if haste == Haste::Contested {
                     self.shared.metrics.certificate.ca_bundle_contests.inc(&());
                     match state.contest.repaired(Instant::now()) {
                         Meaning::Nothing => {}
                         Meaning::Contested => {
-                            error!(object = %target, "{WRITTEN_BY_OTHERS} {BY_A_MANAGER} {BY_A_TOOL} Repairs come ever later from now on");
+                            error!(
+                                name = %target, error = format!("{WRITTEN_BY_OTHERS} {BY_A_MANAGER} {BY_A_TOOL}"),
+                                "the CA bundle is contested; repairs come ever later from now on"
+                            );
                         }
                         Meaning::PutBack => {
-                            error!(object = %target, "{WRITTEN_BY_OTHERS} {BY_A_TOOL} {BY_A_MANAGER}");
+                            error!(
+                                name = %target, error = format!("{WRITTEN_BY_OTHERS} {BY_A_TOOL} {BY_A_MANAGER}"),
+                                "the CA bundle is contested"
+                            );
                         }
                     }
                 }
@@ -226,11 +232,11 @@ impl Injection {
             }
             // The watch delivers the current object.
             Err(error @ (ApiError::NotFound(_) | ApiError::Conflict(_))) => {
-                debug!(object = %target, "changed while its CA bundle was being written");
+                debug!(name = %target, "changed while its CA bundle was being written");
                 Outcome::Retry(error.to_string())
             }
             Err(error) => {
-                warn!(object = %target, "cannot write the CA bundle: {error}; trying again");
+                warn!(name = %target, %error, "cannot write the CA bundle; trying again");
                 Outcome::Retry(error.to_string())
             }
         }
@@ -299,18 +305,19 @@ impl State {
                     let was_blind = matches!(&self.observed, Observed::Present(before) if verifies_nobody(before));
                     if verifies_nobody(&value) && !was_blind {
                         warn!(
-                            object = %target,
-                            "insecureSkipTLSVerify is set: the API server sends identities and answers over a connection that \
-                             anybody on the way can take over; remove it, and the CA bundle is written here"
+                            name = %target,
+                            "insecureSkipTLSVerify is set: the API server sends identities and answers over a \
+                             connection that anybody on the way can take over; remove it, and the CA bundle is \
+                             written here"
                         );
                     }
                     self.observed = Observed::Present(value);
                 }
-                Err(error) => warn!(object = %target, "cannot read the object: {error}"),
+                Err(error) => warn!(name = %target, %error, "cannot read the object"),
             },
             Ok(None) => {
                 if !matches!(self.observed, Observed::Absent) {
-                    info!(object = %target, "not there; its CA bundle is written as soon as it is");
+                    info!(name = %target, "not there; its CA bundle is written as soon as it is");
                 }
                 self.observed = Observed::Absent;
             }
@@ -319,15 +326,15 @@ impl State {
             Err(ApiError::Forbidden(why)) => {
                 if !std::mem::replace(&mut self.refusal_is_reported, true) {
                     warn!(
-                        object = %target,
-                        "may not keep its CA bundle right: {why}; grant get, list, watch and patch on it, or set the \
-                         annotation {}: \"false\" on it and fill its caBundle yourself",
-                        names::annotation::INJECT_CA
+                        name = %target, error = %why,
+                        "may not keep its CA bundle right: grant get, list, watch and patch on it, or set the \
+                         annotation admission.machine.sapcloud.io/inject-ca: \"false\" on it and fill its caBundle \
+                         yourself"
                     );
                 }
                 self.observed = Observed::Forbidden;
             }
-            Err(error) => debug!(object = %target, "cannot watch the object: {error}; trying again"),
+            Err(error) => debug!(name = %target, %error, "cannot watch the object; trying again"),
         }
     }
 }

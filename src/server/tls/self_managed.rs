@@ -129,7 +129,7 @@ impl SelfManaged {
             Ok(Some(desired)) => self.replace(found, &desired, &step).await,
             Ok(None) => Outcome::LookAgain(LONGEST_WAIT, "there was nothing to do"),
             Err(error) => {
-                error!("{error}; trying again in an hour");
+                error!(%error, "the certificate Secret cannot be renewed; trying again in an hour");
                 Outcome::LookAgain(LONGEST_WAIT, "making failed")
             }
         }
@@ -150,7 +150,10 @@ impl SelfManaged {
         let was_reported = std::mem::replace(&mut lock(&self.memory).clocks_reported, waits.is_some());
         let Some((step, why)) = waits else { return };
         if !was_reported {
-            error!(secret = %self.display(), %step, "{why}");
+            error!(
+                kind = "Secret", name = %self.display(), stage = %step, error = %why,
+                "the certificate Secret is not as it should be"
+            );
         }
         self.shared.certificate_is_missing(&why);
     }
@@ -161,7 +164,7 @@ impl SelfManaged {
         let before = Known::Secret(found);
         match written {
             Ok(written) => {
-                info!(secret = %self.display(), %step, "wrote the certificate Secret");
+                info!(kind = "Secret", name = %self.display(), stage = %step, "wrote the certificate Secret");
                 lock(&self.memory).reported = None;
                 self.learn(&before, Known::Secret(Some(Arc::new(written))));
                 Outcome::LookAgain(Duration::ZERO, "another step may be due")
@@ -186,7 +189,10 @@ impl SelfManaged {
             }
             Err(error) => {
                 self.shared.count_refusal("serving");
-                warn!(secret = %self.display(), "the certificate Secret cannot be used and is written anew: {error}");
+                warn!(
+                    kind = "Secret", name = %self.display(), %error,
+                    "the certificate Secret cannot be used and is written anew"
+                );
                 None
             }
         }
@@ -250,13 +256,22 @@ impl SelfManaged {
     fn report(&self, problem: &ApiError, verb: &str) {
         let secret = self.display();
         match problem {
-            problem if lost_a_race(problem) => info!(%secret, "another replica wrote the certificate Secret first"),
-            ApiError::Forbidden(why) => error!(
-                %secret,
-                "may not {verb} the certificate Secret: {why}; grant get, list, watch and update on it, apply the empty \
-                 Secret that `mcm manifests rbac` prints, or run with --cert-mode=files"
-            ),
-            other => warn!(%secret, "cannot {verb} the certificate Secret: {other}; trying again"),
+            problem if lost_a_race(problem) => {
+                info!(kind = "Secret", name = %secret, "another replica wrote the certificate Secret first")
+            }
+            ApiError::Forbidden(why) => {
+                error!(
+                    kind = "Secret", name = %secret, operation = verb, error = %why,
+                    "may not use the certificate Secret: grant get, list, watch and update on it, apply the empty \
+                     Secret that `mcm manifests rbac` prints, or run with --cert-mode=files"
+                )
+            }
+            other => {
+                warn!(
+                    kind = "Secret", name = %secret, operation = verb, error = %other,
+                    "cannot use the certificate Secret; trying again"
+                )
+            }
         }
     }
 

@@ -75,7 +75,10 @@ pub(super) async fn follow(pairs: Vec<SniPair>, shared: &Shared) {
         let take = move |found: Result<KeyPair, String>| match found {
             Ok(pair) => {
                 let mut known = lock(known);
-                info!(expires = %pair.leaf().not_after, names = ?pair.leaf().names, "loaded a certificate for certain names");
+                info!(
+                    expires = %pair.leaf().not_after, name = ?pair.leaf().names,
+                    "loaded a certificate for certain names"
+                );
                 known[nth] = Some(pair);
                 let read = pairs.iter().zip(&*known);
                 let read = read.filter_map(|(pair, known)| Some((pair.names.as_slice(), known.as_ref()?)));
@@ -85,7 +88,10 @@ pub(super) async fn follow(pairs: Vec<SniPair>, shared: &Shared) {
                 }
             }
             Err(why) => {
-                error!("{why}; the names it is for keep the certificate they have until the files are put right");
+                error!(
+                    error = %why,
+                    "the names it is for keep the certificate they have until the files are put right"
+                );
                 shared.a_name_has_no_certificate(&why);
             }
         };

@@ -84,7 +84,10 @@ impl State {
     fn note_step(&mut self, at: Instant, by: SignedDuration, why: &str) {
         self.stepped = Some(at);
         self.steps += 1;
-        tracing::warn!(seconds = by.as_secs(), "{why}: verdicts and creations rest for a minute");
+        tracing::warn!(
+            took_ms = by.as_millis(), error = %why,
+            "the clock has stepped: verdicts and creations rest for a minute"
+        );
     }
 }
 

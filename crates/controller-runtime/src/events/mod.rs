@@ -88,7 +88,7 @@ impl Recorder {
     /// Accepts a note about an object of which only a reference is known.
     pub fn note_about(&self, about: ObjectReference, note: EventNote) {
         if self.sender.try_send(Pending { about, component: self.component, note }).is_err() {
-            tracing::debug!(component = self.component, "event dropped: too many are waiting");
+            tracing::debug!(controller = self.component, "event dropped: too many are waiting");
         }
     }
 }

@@ -92,19 +92,19 @@ impl Publisher {
             match written.unwrap_or(Err(ApiError::TimedOut(CALL))) {
                 Ok(()) => return,
                 Err(error) if error.is_temporary() => {
-                    tracing::debug!(%error, attempt, "event not written");
+                    tracing::debug!(%error, count = attempt, "event not written");
                     if attempt < TRIES {
                         tokio::time::sleep(PAUSE).await;
                     }
                 }
                 Err(error) => {
                     // Refused: the namespace may be terminating, or permissions are missing. A retry does not help.
-                    tracing::debug!(%error, reason = note.note.reason, "event refused by the API server");
+                    tracing::debug!(%error, code = note.note.reason, "event refused by the API server");
                     return;
                 }
             }
         }
-        tracing::warn!(reason = note.note.reason, "event dropped: the API server did not take it");
+        tracing::warn!(code = note.note.reason, "event dropped: the API server did not take it");
     }
 }
 

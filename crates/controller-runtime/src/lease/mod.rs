@@ -135,16 +135,19 @@ impl LeaderElection {
             let Some((lease, why)) = lost else { break };
             if self.leadership.has_won() {
                 self.leadership.lose();
-                tracing::error!(lease, %why, "leadership lost; all effects have stopped");
+                tracing::error!(lease, error = %why, "leadership lost; all effects have stopped");
                 return Ended::Lost { lease, why };
             }
-            tracing::warn!(lease, %why, "a lease was lost before all were held; beginning anew");
+            tracing::warn!(lease, error = %why, "a lease was lost before all were held; beginning anew");
         }
         // Closes the gate before the leases are free.
         self.leadership.lose();
         let unanswered = self.leadership.unanswered();
         if unanswered > 0 {
-            tracing::warn!(unanswered, "the leases are not given back, because driver calls were cut off; they expire");
+            tracing::warn!(
+                count = unanswered,
+                "the leases are not given back, because driver calls were cut off; they expire"
+            );
             return Ended::Expiring { unanswered };
         }
         for name in self.settings.leases.iter().rev() {
@@ -249,7 +252,7 @@ impl LeaderElection {
             (Decision::Follow(remaining), Some(lease)) => {
                 let holder = api::record_of(lease).holder;
                 if *followed != holder {
-                    tracing::info!(lease = name, holder, "somebody else leads; standing by");
+                    tracing::info!(lease = name, identity = holder, "somebody else leads; standing by");
                     *followed = holder;
                 }
                 return Ok(Attempt::HeldFor(*remaining));

@@ -143,9 +143,9 @@ where
                 && self.store.list_is_of(number) == History::WentBack
             {
                 tracing::warn!(
-                    kind = self.kind,
-                    version,
-                    "the API server's history went back, as by a restored backup: nothing is decided until the list is complete"
+                    kind = self.kind, version,
+                    "the API server's history went back, as by a restored backup: nothing is decided until the list \
+                     is complete"
                 );
             }
             undecodable.extend(page.items.into_iter().filter_map(|object| self.apply(object)));
@@ -303,7 +303,13 @@ where
                 let version = undecodable.resource_version.parse().unwrap_or(u64::MAX);
                 self.store.observe_undecodable(&key, &undecodable.uid, version);
                 if self.health.record_undecodable(&undecodable) {
-                    tracing::warn!(kind = self.kind, object = %key, error = undecodable.error, "undecodable object skipped");
+                    tracing::warn!(
+                        kind = self.kind,
+                        namespace = key.namespace,
+                        name = key.name,
+                        error = undecodable.error,
+                        "undecodable object skipped"
+                    );
                     (self.on_undecodable)(&undecodable);
                 }
                 Some(undecodable.uid)
@@ -329,11 +335,15 @@ where
 
     /// The connection delivered nothing for too long and is dropped. The next watch continues from the last version.
     fn drop_dead_connection(&self, idle: &mut IdleLimit) {
-        tracing::info!(kind = self.kind, limit = ?idle.limit(), "the watch received nothing for too long; it is opened again");
+        tracing::info!(
+            kind = self.kind,
+            took_ms = idle.limit().as_millis(),
+            "the watch received nothing for too long; it is opened again"
+        );
         if idle.exceeded() {
             tracing::warn!(
                 kind = self.kind,
-                limit = ?idle.limit(),
+                took_ms = idle.limit().as_millis(),
                 "the API server sends no bookmarks for this watch: a dead connection is noticed later from now on"
             );
         }
@@ -350,7 +360,7 @@ where
             tracing::warn!(
                 kind = self.kind,
                 error,
-                ?pause,
+                retry_in_ms = pause.as_millis(),
                 "watch failed; it is tried again, and logged when the error changes"
             );
         }

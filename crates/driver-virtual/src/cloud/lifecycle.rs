@@ -193,7 +193,12 @@ impl Cloud {
         let facts = self.fleet.template(template);
         let mut twin = self.new_vm(key, template);
         if self.fleet.by_provider_id(&twin.provider_id).is_some() {
-            tracing::debug!(machine = %key, provider = facts.provider, "names are identities there: no second VM");
+            tracing::debug!(
+                kind = "Machine",
+                name = %key,
+                provider = facts.provider,
+                "names are identities there: no second VM"
+            );
             return;
         }
         twin.created = at;

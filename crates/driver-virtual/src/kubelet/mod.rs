@@ -311,9 +311,9 @@ fn back_off(job: &Job, failures: u32) -> Duration {
 
 fn log_failure(job: &impl Debug, error: &ApiError) {
     if is_final(error) {
-        tracing::error!(?job, %error, "the target cluster refuses a simulated object");
+        tracing::error!(operation = ?job, %error, "the target cluster refuses a simulated object");
     } else {
-        tracing::debug!(?job, %error, "call failed and is repeated");
+        tracing::debug!(operation = ?job, %error, "call failed and is repeated");
     }
 }
 

@@ -69,7 +69,10 @@ impl Requests {
         let status: Value = serde_json::from_slice(&body).unwrap_or_default();
         let refusal = Refusal { status: head.status, message: object::text(&status, "/message").to_owned() };
         if refusal.status != StatusCode::NOT_FOUND {
-            tracing::debug!(path, status = %refusal.status, "a helper of the development server was refused: {refusal}");
+            tracing::debug!(
+                path, code = %refusal.status, error = %refusal,
+                "a helper of the development server was refused"
+            );
         }
         Err(refusal)
     }

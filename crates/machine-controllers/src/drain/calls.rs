@@ -132,17 +132,26 @@ impl Namer {
             let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
             let answer = match gate.call(answered(deadline, call)).await {
                 Err(error) => {
-                    tracing::info!(volume = name, %error, "the driver is not asked for the name of a volume");
+                    tracing::info!(
+                        kind = "PersistentVolume", name, %error,
+                        "the driver is not asked for the name of a volume"
+                    );
                     VolumeAnswer::Later
                 }
                 Ok(Ok(ids)) => VolumeAnswer::Ids(ids),
                 Ok(Err(status)) => match after_failed_naming(status.code) {
                     NamingReaction::NotNamed => {
-                        tracing::warn!(volume = name, %status, "volume is not waited for: the driver can't name it");
+                        tracing::warn!(
+                            kind = "PersistentVolume", name, error = %status,
+                            "volume is not waited for: the driver can't name it"
+                        );
                         VolumeAnswer::Ids(Vec::new())
                     }
                     NamingReaction::AskAgain => {
-                        tracing::info!(volume = name, %status, "the driver can't name the volume yet; it is asked again");
+                        tracing::info!(
+                            kind = "PersistentVolume", name, error = %status,
+                            "the driver can't name the volume yet; it is asked again"
+                        );
                         VolumeAnswer::Later
                     }
                 },

@@ -14,6 +14,7 @@ use std::{
 
 use tokio::{sync::Semaphore, time::Instant};
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use super::{
     Wake,
@@ -107,12 +108,15 @@ impl DriverCalls {
                 }
                 // The process is ending: the next leader asks for the VM by name.
                 Err(error) => {
-                    tracing::info!(machine = %target, %error, "a driver call has no answer");
+                    tracing::info!(
+                        kind = "Machine", namespace = target.key.namespace, name = target.key.name, %error,
+                        "a driver call has no answer"
+                    );
                     lock(&calls).remove(&target.key);
                 }
             }
         };
-        self.tasks.spawn(Box::pin(self.under_way.track_future(task)));
+        self.tasks.spawn(Box::pin(self.under_way.track_future(task.in_current_span())));
         true
     }
 

@@ -64,7 +64,13 @@ impl MachineController {
     pub async fn finish(&self) {
         let record = async |key: ObjectKey| {
             if let Outcome::Retry(error) | Outcome::Refused(error) = self.reconcile(key.clone()).await {
-                tracing::warn!(machine = %key, error, "what the driver answered is not recorded; it is found by name later");
+                tracing::warn!(
+                    kind = "Machine",
+                    namespace = key.namespace,
+                    name = key.name,
+                    error,
+                    "what the driver answered is not recorded; it is found by name later"
+                );
             }
         };
         stream::iter(self.calls.finish().await).for_each_concurrent(RECORDED_AT_ONCE, record).await;
@@ -90,12 +96,26 @@ impl MachineController {
             let seen = self.observe(&machine, memory, &pass);
             memory.keep(&seen);
             let plan = (self.decision)(&seen);
-            tracing::debug!(machine = %key, rule = plan.rule, effects = plan.effects.len(), "decided");
+            tracing::debug!(
+                kind = "Machine",
+                namespace = key.namespace,
+                name = key.name,
+                rule = plan.rule,
+                count = plan.effects.len(),
+                "decided"
+            );
             match self.act(&plan, &seen, memory, &mut pass).await {
                 Acted::Done => {}
                 Acted::Void => continue,
                 Acted::Trouble(trouble) => {
-                    tracing::debug!(machine = %key, rule = plan.rule, ?trouble, "effect failed");
+                    tracing::debug!(
+                        kind = "Machine",
+                        namespace = key.namespace,
+                        name = key.name,
+                        rule = plan.rule,
+                        error = ?trouble,
+                        "effect failed"
+                    );
                     self.report_trouble(&seen, &trouble, memory);
                     pass.troubles.push(trouble);
                     continue;
@@ -242,7 +262,10 @@ impl MachineController {
         memory.flow.ask(call, seen.now);
         let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
         if !self.calls.start(&target, order) {
-            tracing::debug!(machine = %target, ?call, "a call for a machine of this name is still under way");
+            tracing::debug!(
+                kind = "Machine", namespace = target.key.namespace, name = target.key.name, operation = ?call,
+                "a call for a machine of this name is still under way"
+            );
         }
         Acted::Done
     }

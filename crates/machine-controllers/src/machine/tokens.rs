@@ -124,7 +124,10 @@ async fn made_or_found(
 pub async fn delete(tokens: &Objects<Arc<Secret>>, seen: &Observation, memory: &mut Memory) {
     if let Some(held) = memory.token.take() {
         if let Err(error) = tokens.delete(&held.secret, DeleteHow::default()).await {
-            tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+            tracing::debug!(
+                kind = "Machine", namespace = seen.machine.metadata().namespace, name = seen.name(), %error,
+                "bootstrap token stays until it expires"
+            );
         }
         return;
     }
@@ -139,12 +142,18 @@ pub async fn delete(tokens: &Objects<Arc<Secret>>, seen: &Observation, memory: &
             Ok(Some(secret)) if is_of(&secret, seen.name()) => {
                 // There may be another one: earlier versions could make two.
                 if let Err(error) = tokens.delete(&Target::of(&*secret), DeleteHow::default()).await {
-                    tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+                    tracing::debug!(
+                        kind = "Machine", namespace = seen.machine.metadata().namespace, name = seen.name(), %error,
+                        "bootstrap token stays until it expires"
+                    );
                 }
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(machine = seen.name(), %error, "bootstrap token stays until it expires");
+                tracing::debug!(
+                    kind = "Machine", namespace = seen.machine.metadata().namespace, name = seen.name(), %error,
+                    "bootstrap token stays until it expires"
+                );
                 return;
             }
         }

@@ -102,7 +102,7 @@ impl ApiServerMonitor {
         let views = if both_up && matches!(state, State::Frozen { .. }) { self.views().await } else { Views::Current };
         for (cluster, health) in [("control", &control), ("target", &target)] {
             if let Health::Down(why) = health {
-                tracing::warn!(cluster, why, "the API server does not answer");
+                tracing::warn!(cluster, error = why, "the API server does not answer");
             }
         }
         let reading = self.deps.clock.reading();
@@ -219,7 +219,10 @@ impl ApiServerMonitor {
                     "the health timeout can't be reset after the API server was unreachable: {error}; no verdict is made \
                      about this machine until that succeeds"
                 );
-                tracing::warn!(machine = %key, error = %error, "cannot thaw");
+                tracing::warn!(
+                    kind = "Machine", namespace = key.namespace, name = key.name, error = %error,
+                    "cannot thaw"
+                );
                 if let Some(machine) = stored {
                     self.deps.recorder.note(&machine, EventNote::warning(machine_reason::THAW_FAILED, text));
                 }

@@ -141,7 +141,7 @@ impl Collector {
         let (driver, secret) = match access_to(&class, &self.deps.drivers, &self.deps.views) {
             Ok(access) => access,
             Err(why) => {
-                tracing::debug!(class = %key, why, "VMs of the class are not looked at");
+                tracing::debug!(class = %key, error = why, "VMs of the class are not looked at");
                 return Outcome::LookAgain(period, "the class can't be used");
             }
         };
@@ -149,7 +149,10 @@ impl Collector {
             Err(_stopping) => return Outcome::Settled,
             Ok(Ok(listed)) => listed,
             Ok(Err(error)) => {
-                tracing::warn!(class = %key, %error, "the provider's list of VMs failed; nothing is concluded from that");
+                tracing::warn!(
+                    class = %key, %error,
+                    "the provider's list of VMs failed; nothing is concluded from that"
+                );
                 return Outcome::LookAgain(period.min(Duration::from_secs(60)), "the list failed");
             }
         };
@@ -205,7 +208,8 @@ impl Collector {
             let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref()).on_list_of(&on_list);
             if let Some(doubt) = claim.doubt(machine.as_ref()) {
                 tracing::warn!(
-                    %class, vm = vm.provider_id, machine = vm.machine_name, doubt, "a VM on the provider's list is kept"
+                    %class, vm = vm.provider_id, name = vm.machine_name, error = doubt,
+                    "a VM on the provider's list is kept"
                 );
             }
             orphans::ListedVm { provider_id: vm.provider_id, machine: vm.machine_name, created: vm.created, claim }
@@ -278,7 +282,10 @@ impl Collector {
                     if let Some(suspects) = lock(&self.suspects).get_mut(&key) {
                         suspects.insert(deletion.provider_id.clone(), Suspicion::DeletionFailed(self.deps.clock.now()));
                     }
-                    tracing::warn!(class = %key, vm = deletion.provider_id, error, "a VM without a machine could not be deleted");
+                    tracing::warn!(
+                        class = %key, vm = deletion.provider_id, error,
+                        "a VM without a machine could not be deleted"
+                    );
                 }
             }
         }
@@ -340,7 +347,7 @@ impl Collector {
             unmanaged::Plan::Release => patches::release(&node),
             unmanaged::Plan::Unmark => patches::unmark(&node),
         };
-        tracing::info!(node = %key, ?plan, "who manages the node has changed");
+        tracing::info!(node = %key, operation = ?plan, "who manages the node has changed");
         match nodes.patch(&node.target(), Part::Main, patch).await {
             Ok(_) | Err(ApiError::NotFound(_) | ApiError::NotLeading(_)) => Outcome::Settled,
             Err(error) => {
@@ -388,7 +395,10 @@ async fn ask(machines: Objects<MachineSnapshot>, provider_id: String, key: Objec
     let answer = match machines.get(&key).await {
         Ok(machine) => claim(&provider_id, machine.as_ref()),
         Err(error) => {
-            tracing::warn!(machine = %key, %error, "cannot tell whether the machine of a VM exists");
+            tracing::warn!(
+                kind = "Machine", namespace = key.namespace, name = key.name, %error,
+                "cannot tell whether the machine of a VM exists"
+            );
             Claim::Unknown
         }
     };

@@ -98,7 +98,13 @@ impl SecretController {
                     None => return Outcome::Settled,
                 },
                 Ok(Some(class)) => {
-                    tracing::warn!(secret = %key, class, "the Secret keeps its finalizer for a class that the view does not show");
+                    tracing::warn!(
+                        kind = "Secret",
+                        namespace = key.namespace,
+                        name = key.name,
+                        class,
+                        "the Secret keeps its finalizer for a class that the view does not show"
+                    );
                     return Outcome::LookAgain(UNSEEN_CLASS, "a class with the Secret that the view does not show");
                 }
                 Err(error) => return Outcome::Retry(format!("classes with Secret {key}: {error}")),

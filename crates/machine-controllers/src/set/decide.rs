@@ -47,7 +47,7 @@ pub fn decide(seen: &SetObservation) -> Plan {
     }
     let creates = plan.steps.iter().any(|step| matches!(step.effect, Effect::CreateMachine(_)));
     if let (true, Err(text)) = (creates, effective_creation_timeout(&seen.set)) {
-        tracing::warn!(set = seen.set.name(), text, "effective creation timeout is no duration; not applied");
+        tracing::warn!(set = seen.set.name(), error = text, "effective creation timeout is no duration; not applied");
     }
     plan
 }
