@@ -1,4 +1,4 @@
-//! `drain plan NODE|MACHINE`: the pods that leave a node, in order, and those that a budget holds. The view `drainplans` computes it.
+//! `drain plan NODE|MACHINE`: the pods that leave a node, in order, and the pods that a budget holds. The view `drainplans` computes it.
 //!
 //! Source: spec/packaging §5.2, docs/views.md.
 
@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::{
     machine_named,
-    output::{self, Answer, Health, OutputArgs, Source, Style},
+    output::{self, Answer, Health, OutputArgs, Source, Style, counted},
     session::{Session, SessionArgs, now},
     state::line,
     subject::Wanted,
@@ -86,6 +86,16 @@ async fn show(args: &DrainPlanArgs, out: &mut dyn Write) -> Result<(), Failure> 
     }
 }
 
+/// How pods of a wave leave, in words.
+fn way(kind: &str) -> &str {
+    match kind {
+        "EvictParallel" => "evicted together",
+        "EvictSerial" => "evicted one after the other",
+        "Delete" => "deleted",
+        other => other,
+    }
+}
+
 impl Answer for Drain {
     const KIND: &'static str = "DrainPlan";
 
@@ -97,12 +107,15 @@ impl Answer for Drain {
         }
         let totals = plan.totals;
         let mut text = format!(
-            "{title}: {} pods leave, {} of them with volumes; {} stay; about {}\n",
-            totals.pods, totals.with_volumes, totals.ignored, plan.estimated_duration
+            "{title}: {} to leave, {} of them with volumes; {} to stay; about {}\n",
+            counted(totals.pods, "pod"),
+            totals.with_volumes,
+            counted(totals.ignored, "pod"),
+            plan.estimated_duration
         );
         for (place, wave) in plan.waves.iter().enumerate() {
             let pods: Vec<String> = wave.pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
-            let what = format!("{} ({}): {}", wave.kind, wave.estimate, pods.join(", "));
+            let what = format!("{} (about {}): {}", way(&wave.kind), wave.estimate, pods.join(", "));
             text.push_str(&line("  ", &format!("wave {}", place + 1), &what));
         }
         for pod in &plan.blocked {
@@ -110,20 +123,20 @@ impl Answer for Drain {
             let never = if pod.misconfigured { "; the budget can never allow an eviction" } else { "" };
             let forced = pod.forced_after.map(|at| format!("; deleted by force at {}", style.moment(at)));
             let what = format!(
-                "{} {}/{}: PodDisruptionBudget {}/{} allows {} disruptions{never}{}",
+                "{} {}/{}: PodDisruptionBudget {}/{} allows {}{never}{}",
                 style.mark(Health::Bad),
                 pod.namespace,
                 pod.name,
                 budget.namespace,
                 budget.name,
-                budget.disruptions_allowed,
+                counted(budget.disruptions_allowed, "disruption"),
                 forced.unwrap_or_default()
             );
             text.push_str(&line("  ", "blocked", &what));
         }
         if let Some(deadline) = plan.deadline {
-            let force = if plan.will_force { "pods that are left are deleted by force" } else { "it is over before" };
-            text.push_str(&line("  ", "at latest", &format!("{}: {force}", style.moment(deadline))));
+            let end = if plan.will_force { "pods that are left are deleted by force" } else { "the drain ends before" };
+            text.push_str(&line("  ", "at latest", &format!("{}: {end}", style.moment(deadline))));
         }
         if let Some(why) = &plan.truncated_because {
             text.push_str(&line("  ", "cut", why));
@@ -163,8 +176,8 @@ mod tests {
         assert_eq!(
             said,
             "\
-node-a: 1 pods leave, 0 of them with volumes; 2 stay; about 2h0m0s
-  wave 1      EvictParallel (30s): shop/db-0
+node-a: 1 pod to leave, 0 of them with volumes; 2 pods to stay; about 2h0m0s
+  wave 1      evicted together (about 30s): shop/db-0
   blocked     ✗ shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions; the budget can never allow an eviction; deleted \
              by force at 2027-01-15T09:00:00Z (in 1h0m0s)
   at latest   2027-01-15T10:00:00Z (in 2h0m0s): pods that are left are deleted by force

@@ -1,4 +1,4 @@
-//! The machine objects of a namespace, and who belongs to whom.
+//! The machine objects of a namespace, and which object belongs to which.
 //!
 //! [`Fleet::read`] lists them; everything else is pure. Outlooks are kept by the names of their machines.
 
@@ -9,7 +9,11 @@ use kube::Client;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
-use super::{state::MachineState, views::Outlook};
+use super::{
+    follow::{Selection, Which},
+    state::MachineState,
+    views::Outlook,
+};
 use crate::cli::Failure;
 use controller_runtime::{
     error::ApiError,
@@ -23,6 +27,9 @@ use machine_controllers::{
     deployment::{revision::revision_of, template_equality::is_equal},
     snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot},
 };
+
+/// Objects per page of a list.
+const PAGE: u32 = 500;
 
 /// The machine objects of a namespace, or of all namespaces.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +50,18 @@ impl Fleet {
     /// # Errors
     /// When a list fails; the text names it, and for a missing right what grants it.
     pub async fn read(client: &Client, namespace: Option<&str>) -> Result<Self, Failure> {
+        Ok(Self::selected(client, namespace.unwrap_or_default(), &Selection::WHOLE).await?)
+    }
+
+    /// Lists selected objects of a namespace. An empty namespace means all.
+    ///
+    /// # Errors
+    /// When a list fails.
+    pub async fn selected(client: &Client, namespace: &str, selection: &Selection) -> Result<Self, Unread> {
         Ok(Self {
-            machines: listed(client, Kind::Machine, namespace).await?,
-            sets: listed(client, Kind::MachineSet, namespace).await?,
-            deployments: listed(client, Kind::MachineDeployment, namespace).await?,
+            machines: listed(client, Kind::Machine, namespace, &selection.machines).await?,
+            sets: listed(client, Kind::MachineSet, namespace, &selection.sets).await?,
+            deployments: listed(client, Kind::MachineDeployment, namespace, &selection.deployments).await?,
             outlooks: None,
         })
     }
@@ -127,19 +142,38 @@ where
     Objects::new(client.clone(), Gate::open_until(CancellationToken::new()), None, |_| {})
 }
 
-async fn listed<S: Snapshot>(client: &Client, kind: Kind, namespace: Option<&str>) -> Result<Vec<S>, Failure>
+async fn listed<S: Snapshot>(client: &Client, kind: Kind, namespace: &str, which: &Which) -> Result<Vec<S>, Unread>
 where
     S::Object: Serialize + DeserializeOwned + Clone + std::fmt::Debug,
 {
-    let all = objects::<S>(client).list(ListQuery::within(namespace.unwrap_or_default())).await;
-    let mut all = all.map_err(|error| unread(&format!("list {}", kind.plural()), &error))?;
+    let Some(query) = which.query(namespace) else { return Ok(Vec::new()) };
+    let all = objects::<S>(client).list(ListQuery { limit: Some(PAGE), ..query }).await;
+    let mut all = all.map_err(|error| Unread { what: format!("list {}", kind.plural()), error })?;
     all.sort_by_key(Snapshot::key);
     Ok(all)
+}
+
+/// A request that failed.
+#[derive(Clone, Debug)]
+pub struct Unread {
+    /// What was asked for, as a verb with its object.
+    pub what: String,
+    /// The error.
+    pub error: ApiError,
+}
+
+impl From<Unread> for Failure {
+    fn from(unread: Unread) -> Self {
+        self::unread(&unread.what, &unread.error)
+    }
 }
 
 /// The failure of a request, with what helps.
 pub fn unread(what: &str, error: &ApiError) -> Failure {
     let advice = match error {
+        ApiError::Forbidden(text) if text.contains("Unauthorized") => {
+            "; the API server does not accept the credentials of the kubeconfig, which may have expired"
+        }
         ApiError::Forbidden(_) => "; a Role for machine.sapcloud.io with that verb and resource grants it",
         ApiError::NotFound(_) | ApiError::NotServed(_) => "; kubectl api-resources shows what the cluster serves",
         _ => "",

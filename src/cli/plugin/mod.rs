@@ -5,8 +5,12 @@
 //! and prints one typed answer as text or JSON ([`output`]). Rules of controllers are not repeated here: sentences about a machine come
 //! from its outlook, or from its stored condition. Source: spec/packaging §5.
 
+pub mod complete;
 pub mod drain;
+pub mod effects;
+pub mod events;
 pub mod fleet;
+pub mod follow;
 pub mod output;
 pub mod preserve;
 pub mod replace;
@@ -20,6 +24,8 @@ pub mod wait;
 pub mod why;
 pub mod write;
 
+#[cfg(test)]
+mod schema_tests;
 #[cfg(test)]
 mod testing;
 
@@ -38,7 +44,7 @@ use machine_controllers::snapshots::MachineSnapshot;
 /// The commands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum PluginCommand {
-    /// Show why a machine, Node, set, deployment or VM is in its state, whom it waits for, and what comes next
+    /// Show why a machine, Node, set, deployment or VM is in its state, what it waits for, and what comes next
     Why(why::WhyArgs),
     /// Show deployments with their sets, machines, Nodes and VMs
     Tree(tree::TreeArgs),
@@ -54,6 +60,9 @@ pub enum PluginCommand {
     Preserve(preserve::PreserveArgs),
     /// Wait until an object runs, is gone, or is rolled out
     Wait(wait::WaitArgs),
+    /// Print what can follow on a command line of the plugin, for kubectl's completion
+    #[command(name = complete::COMMAND, hide = true)]
+    Complete(complete::CompleteArgs),
 }
 
 impl PluginCommand {
@@ -70,6 +79,7 @@ impl PluginCommand {
             Self::Replace(args) => replace::run(args, out),
             Self::Preserve(args) => preserve::run(args, out),
             Self::Wait(args) => wait::run(args, out),
+            Self::Complete(args) => complete::run(args, out),
         }
     }
 }

@@ -10,7 +10,10 @@ use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::{Failure, output::OutputFormat};
+use crate::cli::{
+    Failure,
+    output::{OutputFormat, printable},
+};
 use kube_values::duration::GoDuration;
 use machine_controllers::times::{rfc3339, since};
 
@@ -235,23 +238,63 @@ pub fn write<A: Answer>(
         Some(Format::Json) => OutputFormat::Json.write(&document, out),
         Some(Format::Yaml) => OutputFormat::Yaml.write(&document, out),
         Some(Format::Name) => Ok(answer.names().iter().try_for_each(|name| writeln!(out, "{name}"))?),
-        Some(Format::Wide) | None => Ok(write!(out, "{}", answer.text(source, &Style::of_stdout(args, now)))?),
+        Some(Format::Wide) | None => {
+            Ok(write!(out, "{}", printable(&answer.text(source, &Style::of_stdout(args, now))))?)
+        }
     }
+}
+
+/// The words of a text with one space between them, because a message of a provider may have several lines.
+pub fn one_line(text: &str) -> String {
+    if text.contains(|c: char| c.is_control()) {
+        text.split(|c: char| c.is_whitespace()).filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A number with its noun: `1 machine`, `2 machines`.
+pub fn counted<N: std::fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+    let end = if number == N::from(1) { "" } else { "s" };
+    format!("{number} {noun}{end}")
+}
+
+/// The columns of a terminal that a text takes: wide characters of Asian scripts and emoji take two, combining marks none.
+fn columns(text: &str) -> usize {
+    let width = |c: char| match u32::from(c) {
+        0x0300..=0x036F | 0x200B..=0x200F | 0x20D0..=0x20FF | 0xFE00..=0xFE0F => 0,
+        0x1100..=0x115F
+        | 0x2E80..=0xA4CF
+        | 0xAC00..=0xD7A3
+        | 0xF900..=0xFAFF
+        | 0xFE30..=0xFE6F
+        | 0xFF00..=0xFF60
+        | 0xFFE0..=0xFFE6
+        | 0x1_F300..=0x1_F64F
+        | 0x1_F900..=0x1_F9FF
+        | 0x2_0000..=0x3_FFFD => 2,
+        _ => 1,
+    };
+    text.chars().map(width).sum()
 }
 
 /// Columns that are as wide as their widest cell. The last column is not padded, and nothing is cut.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    let cells = || std::iter::once(head.iter().map(|cell| (*cell).to_owned()).collect()).chain(rows.iter().cloned());
-    let mut widths = vec![0; head.len()];
-    for row in cells() {
-        let row: Vec<String> = row;
-        for (width, cell) in widths.iter_mut().zip(&row) {
-            *width = (*width).max(cell.chars().count());
+    let head: Vec<String> = head.iter().map(|cell| (*cell).to_owned()).collect();
+    let rows = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect::<Vec<String>>());
+    let cells: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let mut widths = vec![0; cells[0].len()];
+    for row in &cells {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(columns(cell));
         }
     }
     let mut text = String::new();
-    for row in cells() {
-        let padded = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}", width = *width));
+    for row in &cells {
+        let padded = row.iter().zip(&widths).map(|(cell, width)| {
+            let space = width.saturating_sub(columns(cell));
+            format!("{cell}{:space$}", "")
+        });
         text.push_str(padded.collect::<Vec<_>>().join("   ").trim_end());
         text.push('\n');
     }
@@ -304,13 +347,16 @@ mod tests {
     #[test]
     fn pk_077_columns_align_and_no_name_is_cut() {
         let long = "m".repeat(253);
-        let text =
-            table(&["NAME", "PHASE"], &[vec![long.clone(), "Running".into()], vec!["ä".into(), "Failed".into()]]);
-        let at = |line: &str, word: &str| line.split(word).next().map(|before| before.chars().count());
+        // Characters of two columns, of one, and of none.
+        let names = ["ä", "機械", "\u{1F4BB}vm", "e\u{301}-vm"];
+        let rows: Vec<Vec<String>> =
+            names.iter().chain([&long.as_str()]).map(|name| vec![(*name).to_owned(), "Failed".to_owned()]).collect();
+        let text = table(&["NAME", "PHASE"], &rows);
+        let at = |line: &str| line.split("Failed").next().and_then(|line| line.split("PHASE").next()).map(columns);
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].contains(&long));
-        assert_eq!(at(lines[0], "PHASE"), at(lines[1], "Running"));
-        assert_eq!(at(lines[0], "PHASE"), at(lines[2], "Failed"));
+        assert!(lines[5].contains(&long));
+        assert!(lines.iter().all(|line| at(line) == at(lines[0]) && at(line) == Some(256)), "{text}");
+        assert_eq!(["機械", "\u{1F4BB}vm", "e\u{301}-vm"].map(columns), [4, 4, 4]);
         assert!(lines.iter().all(|line| !line.ends_with(' ')), "{text}");
     }
 

@@ -89,21 +89,31 @@ pub fn run(args: &PreserveArgs, out: &mut dyn Write) -> Result<(), Failure> {
         async {
             let session = Session::open(&args.session).await?;
             let (machine, _) = machine_named(&session, &args.object).await?;
-            carry_out(&session, preserve(&machine, wish), args.write, &args.output, out).await
+            let decision = preserve(&machine, wish).map_err(|refused| Failure::Input(refused.to_string()))?;
+            carry_out(&session, decision, args.write, &args.output, out).await
         },
         "interrupted; kubectl get shows whether the annotation was written",
     )
 }
 
+/// Why a wish is refused: the machine is being deleted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("machine {0} is being deleted, so that it can't be preserved any more")]
+pub struct Leaving(String);
+
 /// The change that expresses a wish. Pure.
-pub fn preserve(machine: &MachineSnapshot, wish: Wish) -> Decision {
+///
+/// # Errors
+/// [`Leaving`] for a machine that is being deleted.
+pub fn preserve(machine: &MachineSnapshot, wish: Wish) -> Result<Decision, Leaving> {
     let (value, meaning) = wish.meaning();
     let name = machine.name();
+    if machine.is_deleting() && wish != Wish::Stop {
+        return Err(Leaving(name.to_owned()));
+    }
     if machine.annotation(annotation::PRESERVE) == Some(value) {
-        return Decision::Nothing(format!(
-            "machine {name} has the annotation {}={value} already",
-            annotation::PRESERVE
-        ));
+        let already = format!("machine {name} has the annotation {}={value} already", annotation::PRESERVE);
+        return Ok(Decision::Nothing(already));
     }
     // The machine controller remembers the Node's annotation, which counts as long as there is one.
     let by_node = machine.annotation(annotation::LAST_APPLIED_NODE_PRESERVE_VALUE).filter(|value| !value.is_empty());
@@ -111,19 +121,19 @@ pub fn preserve(machine: &MachineSnapshot, wish: Wish) -> Decision {
         format!(". The annotation {}={value} of its Node counts until it is removed", annotation::PRESERVE)
     });
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation::PRESERVE: value } } }));
-    Decision::Change(Change {
+    Ok(Decision::Change(Change {
         kind: Kind::Machine,
         target: machine.target(),
         text: format!("preserve machine {name} ({value}): {meaning}{}", caution.unwrap_or_default()),
         what: What::Patch(patch.bound_to(machine.uid()).guarded_by(machine.resource_version())),
-    })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
 
-    use super::super::testing::machine;
+    use super::super::testing::{blocked, machine};
     use super::*;
 
     #[rstest]
@@ -132,24 +142,33 @@ mod tests {
     #[case::stop(Wish::Stop, "false")]
     fn the_annotation_has_a_value_that_the_manager_knows(#[case] wish: Wish, #[case] value: &str) {
         let stored = machine("m", &json!({ "metadata": { "resourceVersion": "3" } }));
-        let Decision::Change(Change { what: What::Patch(Patch::Merge(patch)), .. }) = preserve(&stored, wish) else {
+        let Decision::Change(Change { what: What::Patch(Patch::Merge(patch)), .. }) = preserve(&stored, wish).unwrap()
+        else {
             panic!("a patch");
         };
         let annotations = json!({ "node.machine.sapcloud.io/preserve": value });
         assert_eq!(patch, json!({ "metadata": { "annotations": annotations, "uid": "u-m", "resourceVersion": "3" } }));
         assert!(machine_controllers::machine::preservation::Wish::of(value).is_some());
         let again = machine("m", &json!({ "metadata": { "annotations": annotations } }));
-        assert!(matches!(preserve(&again, wish), Decision::Nothing(_)));
+        assert!(matches!(preserve(&again, wish), Ok(Decision::Nothing(_))));
     }
 
     #[test]
     fn an_annotation_of_the_node_is_mentioned() {
         let annotations = json!({ "node.machine.sapcloud.io/last-applied-node-preserve-value": "now" });
-        let Decision::Change(change) =
-            preserve(&machine("m", &json!({ "metadata": { "annotations": annotations } })), Wish::Stop)
-        else {
+        let stored = machine("m", &json!({ "metadata": { "annotations": annotations } }));
+        let Ok(Decision::Change(change)) = preserve(&stored, Wish::Stop) else {
             panic!("a change");
         };
         assert!(change.text.contains("preserve=now of its Node counts until it is removed"), "{}", change.text);
+    }
+
+    #[test]
+    fn a_machine_that_is_being_deleted_is_not_preserved() {
+        let leaving = machine("m", &blocked());
+        for wish in [Wish::Now, Wish::WhenFailed] {
+            assert_eq!(preserve(&leaving, wish), Err(Leaving("m".to_owned())));
+        }
+        assert!(preserve(&leaving, Wish::Stop).is_ok(), "an annotation can still be taken back");
     }
 }

@@ -10,10 +10,11 @@ use tokio::time::Instant;
 
 use super::{
     fleet::{Fleet, is_current},
+    follow::{Following, Selection},
     output::{self, Health, OutputArgs, Source},
     session::{Session, SessionArgs, now},
     subject::{Subject, Wanted, find},
-    write::{Change, What, WriteArgs, all},
+    write::{Change, Changes, What, WriteArgs, all},
 };
 use crate::cli::{Failure, kubeconfig::run_interruptibly};
 use controller_runtime::snapshot::Snapshot;
@@ -21,8 +22,8 @@ use kube_values::duration::GoDuration;
 use machine_api::kind::Kind;
 use machine_controllers::snapshots::{MachineSnapshot, SetSnapshot};
 
-/// The pause between two looks at a replacement.
-const PAUSE: Duration = Duration::from_secs(2);
+/// The least time between two looks at a replacement.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Flags of `replace`.
 #[derive(Clone, Debug, Args)]
@@ -72,8 +73,13 @@ async fn replaced(args: &ReplaceArgs, out: &mut dyn Write) -> Result<(), Failure
             machines.push(machine);
         }
     }
-    let changes: Vec<Change> = machines.iter().map(|machine| deletion(machine, &fleet)).collect();
-    let answer = all(&session, &changes, args.write).await?;
+    let (leaving, staying): (Vec<_>, Vec<_>) = machines.iter().partition(|machine| machine.is_deleting());
+    let changes: Vec<Change> = staying.into_iter().map(|machine| deletion(machine, &fleet)).collect();
+    let mut answer = if changes.is_empty() { Changes::default() } else { all(&session, &changes, args.write).await? };
+    let leaving: Vec<&str> = leaving.into_iter().map(Snapshot::name).collect();
+    if !leaving.is_empty() {
+        answer.unchanged = Some(format!("being deleted already: {}", leaving.join(", ")));
+    }
     output::write(&answer, Source::Stored, &args.output, now(), out)?;
     out.flush()?;
     if args.wait { wait(&session, &machines, &fleet, args.timeout).await } else { Ok(()) }
@@ -83,9 +89,13 @@ async fn replaced(args: &ReplaceArgs, out: &mut dyn Write) -> Result<(), Failure
 fn deletion(machine: &MachineSnapshot, fleet: &Fleet) -> Change {
     let successor = match fleet.set_of(machine) {
         None => "no set has it, so that it has no successor".to_owned(),
+        Some(set) if set.is_deleting() => format!("set {} is being deleted, so that it has no successor", set.name()),
         Some(set) => match fleet.deployment_of(set).filter(|deployment| !is_current(set, deployment)) {
             Some(deployment) => {
                 format!("deployment {} makes its successor with the present template", deployment.name())
+            }
+            None if is_surplus(set, fleet) => {
+                format!("set {} has more machines than it wants, so that it has no successor", set.name())
             }
             None => format!("set {} makes its successor", set.name()),
         },
@@ -104,7 +114,13 @@ fn deletion(machine: &MachineSnapshot, fleet: &Fleet) -> Change {
     }
 }
 
-/// Whom a replacement still waits for. Pure.
+/// Whether a set has more machines than it wants.
+fn is_surplus(set: &SetSnapshot, fleet: &Fleet) -> bool {
+    let staying = fleet.machines_of(set).into_iter().filter(|machine| !machine.is_deleting()).count();
+    staying > usize::try_from(set.replicas()).unwrap_or_default()
+}
+
+/// What a replacement still waits for. Pure.
 fn pending(machines: &[MachineSnapshot], sets: &[SetSnapshot], fleet: &Fleet) -> Option<String> {
     let left: Vec<&str> = fleet
         .machines
@@ -132,20 +148,29 @@ async fn wait(
     before: &Fleet,
     timeout: GoDuration,
 ) -> Result<(), Failure> {
-    let sets: Vec<SetSnapshot> = machines.iter().filter_map(|machine| before.set_of(machine).cloned()).collect();
+    let mut sets: Vec<SetSnapshot> = machines.iter().filter_map(|machine| before.set_of(machine).cloned()).collect();
+    sets.sort_by_key(Snapshot::key);
+    sets.dedup_by(|one, other| one.uid() == other.uid());
     let began = Instant::now();
-    let mut told = String::new();
+    let limit = if timeout > GoDuration::ZERO { timeout.to_std() } else { Duration::MAX };
+    let mut follow = Following::begin(&session.client, &session.namespace, Selection::of_sets(&sets));
+    let mut told = "the API server".to_owned();
     loop {
-        let fleet = Fleet::read(&session.client, Some(&session.namespace)).await?;
-        let Some(pending) = pending(machines, &sets, &fleet) else { return Ok(()) };
-        if timeout > GoDuration::ZERO && began.elapsed() >= timeout.to_std() {
+        let pending = match follow.look().await? {
+            Some(fleet) => match pending(machines, &sets, &fleet) {
+                Some(pending) => pending,
+                None => return Ok(()),
+            },
+            None => told.clone(),
+        };
+        if began.elapsed() >= limit {
             return Err(Failure::Input(format!("not replaced after {timeout}: still waiting for {pending}")));
         }
         if pending != told {
             eprintln!("waiting for {pending}");
             told = pending;
         }
-        tokio::time::sleep(PAUSE).await;
+        follow.changed(PAUSE, limit.saturating_sub(began.elapsed())).await;
     }
 }
 
@@ -153,7 +178,7 @@ async fn wait(
 mod tests {
     use serde_json::json;
 
-    use super::super::testing::{fleet, machine, owned};
+    use super::super::testing::{ago, fleet, machine, merged, owned, set};
     use super::*;
 
     #[test]
@@ -173,6 +198,24 @@ mod tests {
         );
         assert!(text(&fleet.machines[0]).ends_with("deployment web makes its successor with the present template"));
         assert!(text(&machine("alone", &json!({}))).ends_with("no set has it, so that it has no successor"));
+        let mut more = fleet.clone();
+        more.machines.push(owned("web-2-d", "web-2", "d", &json!({})));
+        let surplus = deletion(&more.machines[1], &more).text;
+        assert!(
+            surplus.ends_with("set web-2 has more machines than it wants, so that it has no successor"),
+            "{surplus}"
+        );
+    }
+
+    #[test]
+    fn a_set_that_is_being_deleted_makes_no_successor() {
+        let stored = serde_json::to_value(set("web-2", "web", 2, 2)).unwrap();
+        let deletion_time = json!({ "metadata": { "deletionTimestamp": ago(60) } });
+        let doomed: machine_api::v1alpha1::MachineSet = serde_json::from_value(merged(stored, &deletion_time)).unwrap();
+        let mut fleet = fleet();
+        fleet.sets[1] = doomed.into();
+        let text = deletion(&fleet.machines[1], &fleet).text;
+        assert!(text.ends_with("set web-2 is being deleted, so that it has no successor"), "{text}");
     }
 
     #[test]

@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
-    output::{Detail, Health, Style, length},
+    effects,
+    output::{Detail, Health, Style, length, one_line},
     views::{Blocker, Outlook},
 };
 use controller_runtime::snapshot::Snapshot;
@@ -55,8 +56,11 @@ pub struct Deadline {
 /// What the machine controller does next.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct NextStep {
-    /// The effect.
+    /// The effect, as one word in CamelCase.
     pub effect: String,
+    /// The effect as a sentence. Absent if it only writes down what is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sentence: Option<String>,
     /// The object that it changes, as `Kind name`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub object: Option<String>,
@@ -70,6 +74,8 @@ pub struct NextStep {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineState {
+    /// The namespace.
+    pub namespace: String,
     /// The name.
     pub name: String,
     /// How well it is.
@@ -92,10 +98,8 @@ pub struct MachineState {
     /// What it waits for.
     pub waits: Vec<Wait>,
     /// Its time limits.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deadlines: Vec<Deadline>,
     /// What comes next.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub next: Vec<NextStep>,
 }
 
@@ -109,6 +113,7 @@ impl MachineState {
             None => stored_wait(machine).into_iter().collect(),
         };
         Self {
+            namespace: machine.namespace().to_owned(),
             name: machine.name().to_owned(),
             health: health(machine, &waits),
             phase: machine.phase().as_str().to_owned(),
@@ -140,9 +145,9 @@ impl MachineState {
             text.push_str(&line(indent, "at latest", &format!("{}: {}", style.moment(deadline.at), deadline.then)));
         }
         for next in &self.next {
-            let object = next.object.as_ref().map(|object| format!(" {object}")).unwrap_or_default();
-            let at = next.at.map(|at| format!(" at {}", style.moment(at))).unwrap_or_default();
-            text.push_str(&line(indent, "then", &format!("{}{object}{at}", next.effect)));
+            let Some(sentence) = &next.sentence else { continue };
+            let at = next.at.map(|at| format!(", at {}", style.moment(at))).unwrap_or_default();
+            text.push_str(&line(indent, "then", &format!("{sentence}{at}")));
         }
         if style.detail == Detail::Wide {
             for (name, value) in [("VM", &self.provider_id), ("Node", &self.node)] {
@@ -155,20 +160,35 @@ impl MachineState {
 
 /// A line of a text with facts.
 pub fn line(indent: &str, name: &str, value: &str) -> String {
-    format!("{indent}{name:<11} {value}\n")
+    format!("{indent}{name:<11} {}\n", one_line(value))
 }
 
 /// The lines about a wait.
 pub fn wait_lines(wait: &Wait, indent: &str, style: &Style) -> String {
     let since = wait.since.map(|since| format!("   since {} ({})", rfc3339(since), length(style.now, since)));
+    let (awaited, end) = parts(wait);
     // The name of the line says it already.
-    let awaited = wait.message.strip_prefix("waiting for ").unwrap_or(&wait.message);
+    let awaited = awaited.strip_prefix("waiting for ").unwrap_or(&awaited);
     let mut text = line(indent, "waits for", &format!("{awaited}{}", since.unwrap_or_default()));
-    // A condition's message has its end in the same sentence.
-    if let Some(end) = wait.ends_when.as_ref().filter(|end| !wait.message.contains(end.as_str())) {
-        text.push_str(&line(indent, "ends when", end));
+    if let Some(end) = end {
+        text.push_str(&line(indent, "ends when", &end));
     }
     text
+}
+
+/// What is awaited, and what ends the wait. The message of a manager has both in one sentence, with times that have lines of their own:
+/// `being deleted since T; waiting for A since T: WHY; ends when E; at T CONSEQUENCE`.
+pub fn parts(wait: &Wait) -> (String, Option<String>) {
+    let mut message = one_line(&wait.message);
+    if let Some(since) = wait.since {
+        message = message.replacen(&format!(" since {}", rfc3339(since)), "", 1);
+    }
+    let (awaited, end) = match message.split_once("; ends when ") {
+        Some((awaited, end)) => (awaited, Some(end.to_owned())),
+        None => (message.as_str(), None),
+    };
+    let awaited = awaited.strip_prefix("being deleted; ").unwrap_or(awaited);
+    (awaited.to_owned(), wait.ends_when.clone().or(end))
 }
 
 fn wait_of(blocker: &Blocker) -> Wait {
@@ -210,7 +230,12 @@ fn next_of(outlook: &Outlook) -> Vec<NextStep> {
     let effects = outlook.next_effects.iter();
     let object = |target: &super::views::Object| format!("{} {}", target.kind, target.name);
     effects
-        .map(|next| NextStep { effect: next.effect.clone(), object: next.target.as_ref().map(object), at: next.at })
+        .map(|next| NextStep {
+            effect: next.effect.clone(),
+            sentence: effects::sentence(next),
+            object: next.target.as_ref().map(object),
+            at: next.at,
+        })
         .collect()
 }
 
@@ -293,7 +318,10 @@ mod tests {
             "metadata": { "name": "m" }, "stage": "Drain",
             "blockers": [{ "reason": "DrainBlocked", "message": "computed", "since": ago(60), "resolvedBy": "a budget" }],
             "deadlines": [{ "name": "drain", "at": ago(-60), "onExpiry": "pods are deleted by force" }],
-            "nextEffects": [{ "effect": "DrainNode", "target": { "kind": "Node", "name": "n" }, "when": "now" }],
+            "nextEffects": [
+                { "effect": "PatchMachineStatus", "target": { "kind": "Machine", "name": "m" }, "when": "now" },
+                { "effect": "DrainNode", "target": { "kind": "Node", "name": "n" }, "when": "now" },
+            ],
         }))
         .unwrap();
         let state = MachineState::of(&machine("m", &condition("DrainBlocked", "stored")), Some(&outlook));
@@ -302,7 +330,55 @@ mod tests {
         assert_eq!(
             text,
             "  waits for   computed   since 2027-01-15T07:59:00Z (1m0s)\n  ends when   a budget\n  at latest   \
-             2027-01-15T08:01:00Z (in 1m0s): pods are deleted by force\n  then        DrainNode Node n\n"
+             2027-01-15T08:01:00Z (in 1m0s): pods are deleted by force\n  then        Node n is drained\n"
+        );
+    }
+
+    #[test]
+    fn a_message_of_several_lines_stays_in_its_line() {
+        let stored = condition("Waiting", "waiting for\nNode n\r\n\tof a VM");
+        let text = MachineState::of(&machine("m", &stored), None)
+            .details("  ", &super::super::output::testing::plain(super::super::testing::now()));
+        assert!(text.starts_with("  waits for   Node n of a VM   since") && text.lines().count() == 1, "{text}");
+    }
+
+    #[test]
+    fn pk_071_each_blocker_of_the_views_has_its_object_its_time_and_a_way_out() {
+        let answers = include_str!("../../extension/views/answers.txt").lines();
+        let lists = answers.filter_map(|line| serde_json::from_str::<Value>(line.trim()).ok());
+        let lists = lists.filter(|value| value["kind"] == "MachineOutlookList");
+        let outlooks = lists.flat_map(|list| list["items"].as_array().cloned().unwrap_or_default());
+        let mut seen = std::collections::BTreeSet::new();
+        for outlook in outlooks.filter(|outlook| outlook["blockers"].is_array()) {
+            let outlook: Outlook = serde_json::from_value(outlook).unwrap();
+            let text = MachineState::of(&machine(&outlook.metadata.name, &json!({})), Some(&outlook))
+                .details("  ", &super::super::output::testing::plain(super::super::testing::now()));
+            for blocker in &outlook.blockers {
+                seen.insert(blocker.reason.clone());
+                let named = regex::Regex::new("\"[^\"]+\"").unwrap();
+                assert!(named.find_iter(&blocker.message).all(|name| text.contains(name.as_str())), "{text}");
+                let since = format!("since {}", rfc3339(blocker.since.unwrap()));
+                assert_eq!(text.matches(&since).count(), 1, "{text}");
+                let end = format!("  ends when   {}\n", blocker.resolved_by.as_deref().unwrap());
+                assert!(text.contains(&end), "{text}");
+            }
+            for limit in &outlook.deadlines {
+                assert!(text.contains(&limit.on_expiry) && text.contains(&rfc3339(limit.at)), "{text}");
+            }
+        }
+        assert!(seen.len() >= 3, "{seen:?}");
+    }
+
+    #[test]
+    fn what_the_message_repeats_has_its_own_line() {
+        let message = "being deleted since 2027-01-15T07:59:00Z; waiting for its node to be drained (shop/db-0): no eviction; \
+                       ends when the budget allows it; at 2027-01-15T09:00:00Z pods are deleted by force";
+        let text = MachineState::of(&machine("m", &condition("DrainBlocked", message)), None)
+            .details("  ", &super::super::output::testing::plain(super::super::testing::now()));
+        assert_eq!(
+            text,
+            "  waits for   its node to be drained (shop/db-0): no eviction   since 2027-01-15T07:59:00Z (1m0s)\n  ends when   \
+             the budget allows it; at 2027-01-15T09:00:00Z pods are deleted by force\n"
         );
     }
 }

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use super::{fleet::Fleet, views::Vm};
+use crate::cli::object_name;
 use controller_runtime::snapshot::Snapshot;
 use machine_api::names::label;
 use machine_controllers::snapshots::{DeploymentSnapshot, MachineSnapshot, SetSnapshot};
@@ -39,7 +40,7 @@ impl Named {
     }
 
     /// The kind with this spelling. The group may follow, as in the output of `kubectl get -o name`.
-    fn from_spelling(text: &str) -> Option<Self> {
+    pub fn from_spelling(text: &str) -> Option<Self> {
         let plain = text.split('.').next().unwrap_or(text).to_ascii_lowercase();
         Self::ALL.into_iter().find(|kind| kind.spellings().contains(&plain.as_str()))
     }
@@ -75,10 +76,12 @@ impl std::str::FromStr for Wanted {
             None => Self { kind: None, name: text.to_owned() },
         };
         if wanted.name.is_empty() {
-            Err("the name is missing; for example machine/NAME".to_owned())
-        } else {
-            Ok(wanted)
+            return Err("the name is missing; for example machine/NAME".to_owned());
         }
+        if wanted.kind != Some(Named::Vm) {
+            object_name(&wanted.name)?;
+        }
+        Ok(wanted)
     }
 }
 
@@ -110,22 +113,27 @@ pub enum Subject {
 }
 
 impl Subject {
+    /// The object by its kind and name, without another meaning.
+    pub fn wanted(&self) -> Wanted {
+        let (kind, name) = match self {
+            Self::Machine { machine, by: Named::Node } => (Named::Node, machine.label(label::NODE).unwrap_or_default()),
+            Self::Machine { machine, by: Named::Vm } => (Named::Vm, machine.provider_id()),
+            Self::Machine { machine, .. } => (Named::Machine, machine.name()),
+            Self::Set(set) => (Named::Set, set.name()),
+            Self::Deployment(deployment) => (Named::Deployment, deployment.name()),
+            Self::Vm(vm) => (Named::Vm, vm.provider_id.as_str()),
+        };
+        Wanted { kind: Some(kind), name: name.to_owned() }
+    }
+
     /// The name for messages: kind and name.
     fn title(&self) -> String {
-        match self {
-            Self::Machine { machine, by: Named::Node } => {
-                format!("node/{}", machine.label(label::NODE).unwrap_or_default())
-            }
-            Self::Machine { machine, by: Named::Vm } => format!("vm/{}", machine.provider_id()),
-            Self::Machine { machine, .. } => format!("machine/{}", machine.name()),
-            Self::Set(set) => format!("set/{}", set.name()),
-            Self::Deployment(deployment) => format!("deployment/{}", deployment.name()),
-            Self::Vm(vm) => format!("vm/{}", vm.provider_id),
-        }
+        let Wanted { kind, name } = self.wanted();
+        format!("{}/{name}", kind.map(Named::as_str).unwrap_or_default())
     }
 
     /// The UID of the object, or the id of the VM. Two meanings with the same identity are one.
-    fn identity(&self) -> &str {
+    pub fn identity(&self) -> &str {
         match self {
             Self::Machine { machine, .. } => machine.uid(),
             Self::Set(set) => set.uid(),
@@ -139,9 +147,11 @@ impl Subject {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotFound {
     /// No object has the name.
-    #[error("no {wanted} in namespace {namespace}; kubectl mcm tree shows what is there")]
+    #[error(
+        "{wanted} in namespace {namespace}; kubectl mcm tree shows what is there, and -n selects another namespace"
+    )]
     Nothing {
-        /// What was asked for.
+        /// What does not exist.
         wanted: String,
         /// Where.
         namespace: String,
@@ -208,7 +218,17 @@ pub fn find(wanted: &Wanted, namespace: &str, fleet: &Fleet, vms: &[Vm]) -> Resu
     found
         .into_iter()
         .next()
-        .ok_or_else(|| NotFound::Nothing { wanted: wanted.to_string(), namespace: namespace.to_owned() })
+        .ok_or_else(|| NotFound::Nothing { wanted: missing(wanted), namespace: namespace.to_owned() })
+}
+
+/// What does not exist, as the beginning of a sentence. Nodes and VMs are known by their machines.
+fn missing(wanted: &Wanted) -> String {
+    let name = &wanted.name;
+    match wanted.kind {
+        Some(Named::Node) => format!("no machine has Node {name:?}"),
+        Some(Named::Vm) => format!("no machine has VM {name:?}"),
+        Some(Named::Machine | Named::Set | Named::Deployment) | None => format!("no {wanted}"),
+    }
 }
 
 #[cfg(test)]
@@ -262,14 +282,52 @@ mod tests {
     }
 
     #[rstest]
-    #[case::no_such_object("nobody", "no \"nobody\" in namespace ns; kubectl mcm tree shows what is there")]
-    #[case::of_another_kind("node/web", "no node \"web\" in namespace ns; kubectl mcm tree shows what is there")]
+    #[case::no_such_object(
+        "nobody",
+        "no \"nobody\" in namespace ns; kubectl mcm tree shows what is there, and -n selects another namespace"
+    )]
+    #[case::of_another_kind(
+        "node/web",
+        "no machine has Node \"web\" in namespace ns; kubectl mcm tree shows what is there, and -n selects another namespace"
+    )]
+    #[case::no_such_vm(
+        "vm/virtual:///gone",
+        "no machine has VM \"virtual:///gone\" in namespace ns; kubectl mcm tree shows what is there, and -n selects another namespace"
+    )]
     #[case::no_such_kind(
         "pod/x",
         "\"pod\" is none of machine, node, set, deployment and vm; for example machine/NAME or node/NAME"
     )]
     #[case::no_name("machine/", "the name is missing; for example machine/NAME")]
+    #[case::nothing("", "the name is missing; for example machine/NAME")]
     fn pk_072_a_wrong_name_is_refused(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(meaning(text).unwrap_err(), expected);
+    }
+
+    #[rstest]
+    #[case::capitals("Web")]
+    #[case::a_slash("node/a/b")]
+    #[case::a_selector("machine/a,metadata.namespace=b")]
+    #[case::a_space("machine/ a")]
+    #[case::an_escape_sequence("\u{1b}[2J")]
+    fn pk_072_a_name_that_no_object_can_have_is_wrong_usage(#[case] text: &str) {
+        let error = text.parse::<Wanted>().unwrap_err();
+        assert!(error.contains("is no name of an object") && !error.contains('\u{1b}'), "{error}");
+    }
+
+    #[rstest]
+    #[case::machine(Named::Machine, "web-1-a")]
+    #[case::node(Named::Node, "node-a")]
+    #[case::set(Named::Set, "web-1")]
+    #[case::deployment(Named::Deployment, "web")]
+    #[case::vm(Named::Vm, "virtual:///a")]
+    fn pk_072_all_spellings_of_a_kind_mean_the_same(#[case] kind: Named, #[case] name: &str) {
+        for spelling in kind.spellings() {
+            for text in [format!("{spelling}/{name}"), format!("{spelling}.machine.sapcloud.io/{name}")] {
+                let wanted: Wanted = text.parse().unwrap();
+                let found = find(&wanted, "ns", &fleet(), &[]).unwrap_or_else(|error| panic!("{text}: {error}"));
+                assert_eq!(found.title(), format!("{}/{name}", kind.as_str()), "{text}");
+            }
+        }
     }
 }

@@ -3,20 +3,21 @@
 //! Machines that just run are folded to a count, and sets without machines are left out, unless `--all` shows them.
 //! Source: spec/packaging §5.2.
 
-use std::{fmt::Write as _, io::Write};
+use std::{collections::BTreeSet, fmt::Write as _, io::Write};
 
 use clap::Args;
+use jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
     fleet::{Fleet, is_current, revision},
-    output::{self, Answer, Characters, Detail, Health, OutputArgs, Source, Style},
-    rollout::progress::Progress,
+    output::{self, Answer, Characters, Detail, Health, OutputArgs, Source, Style, counted},
+    rollout::{deployment_name, progress::Progress},
     session::{Session, SessionArgs, now},
-    state::MachineState,
+    state::{MachineState, parts},
 };
-use crate::cli::{Failure, kubeconfig::run_interruptibly, object_name};
+use crate::cli::{Failure, kubeconfig::run_interruptibly};
 use controller_runtime::snapshot::Snapshot;
 use machine_controllers::snapshots::{DeploymentSnapshot, SetSnapshot};
 
@@ -25,7 +26,7 @@ use machine_controllers::snapshots::{DeploymentSnapshot, SetSnapshot};
 #[command(after_help = "Examples:\n  kubectl mcm tree\n  kubectl mcm tree web --all\n  kubectl mcm tree -A -o json")]
 pub struct TreeArgs {
     /// The deployment; unset means all, with sets and machines that belong to none
-    #[arg(value_name = "DEPLOYMENT", value_parser = object_name)]
+    #[arg(value_name = "DEPLOYMENT", value_parser = deployment_name)]
     pub deployment: Option<String>,
     /// Show each machine, and sets without machines
     #[arg(long)]
@@ -74,6 +75,10 @@ pub struct SetBranch {
     pub wanted: i32,
     /// Whether it has the present template of its deployment.
     pub current: bool,
+    /// Since when it is being deleted.
+    #[serde(rename = "deletingSince", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub deleting_since: Option<Timestamp>,
     /// Its machines.
     pub machines: Vec<MachineState>,
 }
@@ -90,6 +95,19 @@ pub struct Tree {
     /// What the text leaves out.
     #[serde(skip)]
     folding: Folding,
+    /// Which namespaces the objects are from.
+    #[serde(skip)]
+    scope: Scope,
+}
+
+/// The namespaces of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// One, which is not repeated.
+    #[default]
+    One,
+    /// All. Each has a heading.
+    All,
 }
 
 /// Prints the tree.
@@ -107,9 +125,13 @@ pub fn run(args: &TreeArgs, out: &mut dyn Write) -> Result<(), Failure> {
                 Some(name) => {
                     let known = fleet.deployment(&session.namespace, name);
                     let known = known.ok_or_else(|| super::no_deployment(&session.namespace, name))?;
-                    Tree { deployments: vec![branch(known, &fleet)], sets: Vec::new(), machines: Vec::new(), folding }
+                    let deployments = vec![branch(known, &fleet)];
+                    Tree { deployments, sets: Vec::new(), machines: Vec::new(), folding, scope: Scope::One }
                 }
-                None => tree(&fleet, folding),
+                None => {
+                    let scope = if args.all_namespaces { Scope::All } else { Scope::One };
+                    Tree { scope, ..tree(&fleet, folding) }
+                }
             };
             output::write(&tree, session.views.source(), &args.output, now(), out)
         },
@@ -126,6 +148,7 @@ pub fn tree(fleet: &Fleet, folding: Folding) -> Tree {
         sets: loose_sets.map(|set| set_branch(set, None, fleet)).collect(),
         machines: loose_machines.map(|machine| fleet.state_of(machine)).collect(),
         folding,
+        scope: Scope::One,
     }
 }
 
@@ -141,6 +164,7 @@ fn set_branch(set: &SetSnapshot, deployment: Option<&DeploymentSnapshot>, fleet:
         revision: revision(set),
         wanted: set.replicas(),
         current: deployment.is_none_or(|deployment| is_current(set, deployment)),
+        deleting_since: set.deleting_since(),
         machines: fleet.machines_of(set).into_iter().map(|machine| fleet.state_of(machine)).collect(),
     }
 }
@@ -150,16 +174,12 @@ impl Answer for Tree {
 
     fn text(&self, _source: Source, style: &Style) -> String {
         let mut text = String::new();
-        for Branch { progress, sets } in &self.deployments {
-            let mark = style.mark(progress.verdict.health());
-            let _ = writeln!(text, "{mark} deployment {}", progress.summary());
-            let children = sets.iter().filter(|set| self.shows(set)).map(|set| self.set_lines(set, style)).collect();
-            text.push_str(&branches(children, style));
+        for namespace in self.namespaces() {
+            if self.scope == Scope::All {
+                let _ = writeln!(text, "namespace {namespace}");
+            }
+            self.write_namespace(namespace, style, &mut text);
         }
-        for set in self.sets.iter().filter(|set| self.shows(set)) {
-            text.push_str(&joined(&self.set_lines(set, style), "", ""));
-        }
-        text.push_str(&joined(&self.machine_lines(&self.machines, style), "", ""));
         if text.is_empty() { "there are no machine objects\n".to_owned() } else { text }
     }
 
@@ -183,6 +203,28 @@ fn machine_name(machine: &MachineState) -> String {
 }
 
 impl Tree {
+    /// The namespaces with objects, in order.
+    fn namespaces(&self) -> BTreeSet<&str> {
+        let deployments = self.deployments.iter().map(|branch| branch.progress.namespace.as_str());
+        let sets = self.sets.iter().map(|set| set.namespace.as_str());
+        deployments.chain(sets).chain(self.machines.iter().map(|machine| machine.namespace.as_str())).collect()
+    }
+
+    fn write_namespace(&self, namespace: &str, style: &Style, text: &mut String) {
+        for Branch { progress, sets } in self.deployments.iter().filter(|one| one.progress.namespace == namespace) {
+            let mark = style.mark(progress.verdict.health());
+            let _ = writeln!(text, "{mark} deployment {}", progress.summary());
+            let children = sets.iter().filter(|set| self.shows(set)).map(|set| self.set_lines(set, style)).collect();
+            text.push_str(&branches(children, style));
+        }
+        for set in self.sets.iter().filter(|set| set.namespace == namespace && self.shows(set)) {
+            text.push_str(&joined(&self.set_lines(set, style), "", ""));
+        }
+        let loose: Vec<MachineState> =
+            self.machines.iter().filter(|machine| machine.namespace == namespace).cloned().collect();
+        text.push_str(&joined(&self.machine_lines(&loose, style), "", ""));
+    }
+
     fn shows(&self, set: &SetBranch) -> bool {
         self.folding == Folding::Whole || !set.machines.is_empty() || set.wanted > 0
     }
@@ -190,8 +232,9 @@ impl Tree {
     /// The set and its machines, a line each.
     fn set_lines(&self, set: &SetBranch, style: &Style) -> Vec<String> {
         let age = if set.current { "" } else { ", to be replaced" };
-        let count = set.machines.len();
-        let title = format!("set {} (revision {}{age}): {count} of {} machines", set.name, set.revision, set.wanted);
+        let deletion = if set.deleting_since.is_some() { ", being deleted" } else { "" };
+        let (count, wanted) = (set.machines.len(), counted(set.wanted, "machine"));
+        let title = format!("set {} (revision {}{age}{deletion}): {count} of {wanted}", set.name, set.revision);
         let children = self.machine_lines(&set.machines, style).into_iter().map(|line| vec![line]).collect();
         let below = branches(children, style);
         std::iter::once(title).chain(below.lines().map(str::to_owned)).collect()
@@ -217,7 +260,7 @@ fn machine_line(state: &MachineState, style: &Style) -> String {
     for (kind, name) in linked.into_iter().take(if style.detail == Detail::Wide { 2 } else { 1 }) {
         let _ = name.as_ref().map(|name| write!(line, ", {kind} {name}"));
     }
-    let _ = state.waits.first().map(|wait| write!(line, ": {}", wait.message));
+    let _ = state.waits.first().map(|wait| write!(line, ": {}", parts(wait).0));
     line
 }
 
@@ -254,7 +297,7 @@ mod tests {
 
     use super::super::{
         output::testing::plain,
-        testing::{fleet, machine, now, set},
+        testing::{ago, fleet, machine, now, set},
     };
     use super::*;
 
@@ -295,9 +338,29 @@ mod tests {
         };
         let answer = tree(&fleet, Folding::Folded);
         let text = answer.text(Source::Stored, &plain(now()));
-        assert_eq!(text, "set free (revision 1): 0 of 1 machines\n✓ machine alone (Running)\n");
+        assert_eq!(text, "set free (revision 1): 0 of 1 machine\n✓ machine alone (Running)\n");
         assert_eq!(answer.names(), ["set/free", "machine/alone"]);
         let empty = tree(&Fleet::default(), Folding::Folded).text(Source::Stored, &plain(now()));
         assert_eq!(empty, "there are no machine objects\n");
+    }
+
+    #[test]
+    fn all_namespaces_have_headings_and_a_set_that_is_deleted_is_marked() {
+        let elsewhere = json!({ "metadata": { "namespace": "other" } });
+        let stored = serde_json::to_value(set("free", "gone", 1, 1)).unwrap();
+        let deletion = json!({ "metadata": { "deletionTimestamp": ago(60) } });
+        let doomed: machine_api::v1alpha1::MachineSet =
+            serde_json::from_value(super::super::testing::merged(stored, &deletion)).unwrap();
+        let fleet = Fleet {
+            machines: vec![machine("alone", &json!({})), machine("alone", &elsewhere)],
+            sets: vec![doomed.into()],
+            ..Fleet::default()
+        };
+        let text = Tree { scope: Scope::All, ..tree(&fleet, Folding::Folded) }.text(Source::Stored, &plain(now()));
+        assert_eq!(
+            text,
+            "namespace ns\nset free (revision 1, being deleted): 0 of 1 machine\n✓ machine alone (Running)\n\
+             namespace other\n✓ machine alone (Running)\n"
+        );
     }
 }

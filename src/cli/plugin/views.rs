@@ -4,10 +4,12 @@
 //! stored objects. The server's side of the views is in `extension/`. Source: spec/packaging §5.3, docs/views.md.
 
 use std::{
-    cell::{Cell, OnceCell},
+    cell::{OnceCell, RefCell},
+    collections::BTreeSet,
     time::Duration,
 };
 
+use futures::future::join_all;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
@@ -24,6 +26,14 @@ use kube_values::duration::GoDuration;
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 /// Objects per page of a list.
 const PAGE: u32 = 500;
+/// The view of machines.
+const OUTLOOKS: &str = "machineoutlooks";
+/// The view of VMs.
+const VMS: &str = "providermachines";
+/// Up to this number of objects are read one by one. More are listed.
+const SINGLE: usize = 20;
+/// A name that no `ProviderMachine` has: theirs end with eight digits.
+const NO_VM: &str = "no-vm";
 
 /// A `MachineOutlook`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -339,70 +349,129 @@ pub enum Planned<T> {
     NoViews,
 }
 
+/// Whether a provider has a VM.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Provider {
+    /// It has the VM.
+    Has(Box<Vm>),
+    /// It does not have it.
+    Lacks,
+    /// That is not known at the moment. The text says why.
+    Unknown(String),
+    /// The views can't be used. It has been reported.
+    NoViews,
+}
+
 /// A client of the views.
 pub struct Views {
     client: Client,
     /// Why the views are not used, once that is known. The inner value is `None` while they are used.
     unusable: OnceCell<Option<String>>,
-    /// Whether a view was asked and could not be used.
-    has_failed: Cell<bool>,
+    /// The views that were asked and could not be used. They are not asked again.
+    failed: RefCell<BTreeSet<&'static str>>,
 }
 
 impl Views {
     /// The views behind the API server of this client. No request is sent yet.
     pub fn new(client: Client) -> Self {
-        Self { client, unusable: OnceCell::new(), has_failed: Cell::new(false) }
+        Self { client, unusable: OnceCell::new(), failed: RefCell::default() }
     }
 
     /// What the answers so far were made from.
     pub fn source(&self) -> Source {
         match self.unusable.get() {
-            Some(None) if !self.has_failed.get() => Source::Views,
+            Some(None) if self.failed.borrow().is_empty() => Source::Views,
             Some(_) | None => Source::Stored,
         }
     }
 
     /// The outlooks of a namespace, or of all. `None`: the views can't be used.
     pub async fn outlooks(&self, namespace: Option<&str>) -> Option<Vec<Outlook>> {
-        self.list(namespace, "machineoutlooks").await
+        self.list(namespace, OUTLOOKS).await
+    }
+
+    /// The outlooks of these machines of a namespace. `None`: the views can't be used.
+    pub async fn outlooks_of(&self, namespace: &str, machines: &[&str]) -> Option<Vec<Outlook>> {
+        if machines.len() > SINGLE {
+            return self.outlooks(Some(namespace)).await;
+        }
+        if !self.are_usable(OUTLOOKS).await {
+            return None;
+        }
+        let path = |name: &&str| format!("namespaces/{namespace}/{OUTLOOKS}/{name}");
+        let reads = machines.iter().map(|name| self.send::<Outlook>(Method::GET, path(name), None));
+        let mut all = Vec::new();
+        for read in join_all(reads).await {
+            match read {
+                Ok(outlook) => all.push(outlook),
+                // The machine is gone, or the manager does not know it yet.
+                Err(ApiError::NotFound(_)) => {}
+                Err(error) => {
+                    self.fail(OUTLOOKS, &error);
+                    return None;
+                }
+            }
+        }
+        Some(all)
+    }
+
+    /// Whether the provider has a VM, as the view `providermachines` knows.
+    pub async fn provider_has(&self, namespace: &str, provider_id: &str) -> Provider {
+        let Some(all) = self.vms(namespace).await else { return Provider::NoViews };
+        if let Some(vm) = all.into_iter().find(|vm| vm.provider_id == provider_id) {
+            return Provider::Has(Box::new(vm));
+        }
+        // The list leaves out the VMs of a provider that does not answer. A read of an unknown VM tells whether the list is whole.
+        let path = format!("namespaces/{namespace}/{VMS}/{NO_VM}");
+        match self.send::<Value>(Method::GET, path, None).await {
+            Err(ApiError::NotFound(_)) => Provider::Lacks,
+            Err(error) => Provider::Unknown(error.to_string()),
+            Ok(_) => Provider::Unknown("the list of VMs changes".to_owned()),
+        }
     }
 
     /// The VMs of a namespace. `None`: the views can't be used.
     pub async fn vms(&self, namespace: &str) -> Option<Vec<Vm>> {
-        self.list(Some(namespace), "providermachines").await
+        self.list(Some(namespace), VMS).await
     }
 
     /// The rest of the rollout of a deployment.
     pub async fn rollout_plan(&self, namespace: &str, name: &str) -> Planned<RolloutPlan> {
-        self.plan(Method::GET, &format!("namespaces/{namespace}/rolloutplans/{name}"), None).await
+        self.plan(Method::GET, "rolloutplans", format!("namespaces/{namespace}/rolloutplans/{name}"), None).await
     }
 
     /// The rollout of a proposal: a `RolloutPlan` with a specification.
     pub async fn proposed_rollout(&self, namespace: &str, review: &Value) -> Planned<RolloutPlan> {
-        self.plan(Method::POST, &format!("namespaces/{namespace}/rolloutplans"), Some(review)).await
+        self.plan(Method::POST, "rolloutplans", format!("namespaces/{namespace}/rolloutplans"), Some(review)).await
     }
 
     /// The drain of a node: a `DrainPlan` with a specification.
     pub async fn drain_plan(&self, namespace: &str, review: &Value) -> Planned<DrainPlan> {
-        self.plan(Method::POST, &format!("namespaces/{namespace}/drainplans"), Some(review)).await
+        self.plan(Method::POST, "drainplans", format!("namespaces/{namespace}/drainplans"), Some(review)).await
     }
 
-    async fn plan<T: DeserializeOwned>(&self, method: Method, path: &str, review: Option<&Value>) -> Planned<T> {
-        if !self.are_served().await {
+    async fn plan<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        plural: &'static str,
+        path: String,
+        review: Option<&Value>,
+    ) -> Planned<T> {
+        if !self.are_usable(plural).await {
             return Planned::NoViews;
         }
         match self.send::<WithStatus<T>>(method, path, review).await {
             Ok(plan) => Planned::Plan(plan.status),
             Err(ApiError::NotFound(text) | ApiError::Invalid(text) | ApiError::Other(text)) => Planned::Refused(text),
             Err(error) => {
-                self.fail(&error);
+                self.fail(plural, &error);
                 Planned::NoViews
             }
         }
     }
 
-    async fn list<T: DeserializeOwned>(&self, namespace: Option<&str>, plural: &str) -> Option<Vec<T>> {
-        if !self.are_served().await {
+    async fn list<T: DeserializeOwned>(&self, namespace: Option<&str>, plural: &'static str) -> Option<Vec<T>> {
+        if !self.are_usable(plural).await {
             return None;
         }
         let within = namespace.map(|namespace| format!("namespaces/{namespace}/")).unwrap_or_default();
@@ -410,7 +479,7 @@ impl Views {
         let mut after = String::new();
         loop {
             let token = if after.is_empty() { String::new() } else { format!("&continue={after}") };
-            let page = self.send::<List<T>>(Method::GET, &format!("{within}{plural}?limit={PAGE}{token}"), None).await;
+            let page = self.send::<List<T>>(Method::GET, format!("{within}{plural}?limit={PAGE}{token}"), None).await;
             match page {
                 Ok(page) => {
                     all.extend(page.items);
@@ -420,11 +489,16 @@ impl Views {
                     }
                 }
                 Err(error) => {
-                    self.fail(&error);
+                    self.fail(plural, &error);
                     return None;
                 }
             }
         }
+    }
+
+    /// Whether a view can be asked: the views are served, and this view has not failed before.
+    async fn are_usable(&self, plural: &'static str) -> bool {
+        self.are_served().await && !self.failed.borrow().contains(plural)
     }
 
     /// Whether the views are registered and answer. Asked once.
@@ -432,7 +506,7 @@ impl Views {
         if let Some(known) = self.unusable.get() {
             return known.is_none();
         }
-        let asked = tokio::time::timeout(NOTICED_WITHIN, self.send::<Value>(Method::GET, "", None)).await;
+        let asked = tokio::time::timeout(NOTICED_WITHIN, self.send::<Value>(Method::GET, String::new(), None)).await;
         let why = match asked {
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(why_unusable(&error)),
@@ -445,12 +519,18 @@ impl Views {
     }
 
     /// Reports that a view can't be used although the group is served.
-    fn fail(&self, error: &ApiError) {
-        self.has_failed.set(true);
-        report(&why_unusable(error));
+    fn fail(&self, plural: &'static str, error: &ApiError) {
+        if self.failed.borrow_mut().insert(plural) {
+            report(&why_unusable(error));
+        }
     }
 
-    async fn send<T: DeserializeOwned>(&self, method: Method, path: &str, body: Option<&Value>) -> Result<T, ApiError> {
+    async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: String,
+        body: Option<&Value>,
+    ) -> Result<T, ApiError> {
         let separator = if path.is_empty() { "" } else { "/" };
         let body = body.map(Value::to_string).unwrap_or_default();
         let request = http::Request::builder()
@@ -480,6 +560,11 @@ fn report(why: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
     use kube::client::Body;
     use rstest::rstest;
     use serde_json::json;
@@ -500,23 +585,28 @@ mod tests {
         Silent,
     }
 
-    fn client(server: Server) -> Client {
+    fn client(server: Server, asked: Arc<AtomicUsize>) -> Client {
         let failure = |code: u16, reason: &str| json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code, "message": reason });
-        let service = tower::service_fn(move |request: http::Request<Body>| async move {
-            let is_list = request.uri().path().contains("machineoutlooks");
-            let second = request.uri().query().unwrap_or_default().contains("continue=next");
-            let list = json!({ "items": [{ "metadata": { "name": if second { "m-2" } else { "m-1" } } }],
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            async move {
+                let is_single = request.uri().path().contains("machineoutlooks/");
+                let is_list = !is_single && request.uri().path().contains("machineoutlooks");
+                let second = request.uri().query().unwrap_or_default().contains("continue=next");
+                let list = json!({ "items": [{ "metadata": { "name": if second { "m-2" } else { "m-1" } } }],
                 "metadata": { "continue": if second { "" } else { "next" } } });
-            let (code, body) = match server {
-                Server::Silent => std::future::pending().await,
-                Server::Knows404 => (404, failure(404, "NotFound")),
-                Server::Says503 => (503, failure(503, "ServiceUnavailable")),
-                Server::Forbids if is_list => (403, failure(403, "Forbidden")),
-                Server::Answers if is_list => (200, list),
-                Server::Answers | Server::Forbids => (200, json!({ "resources": [] })),
-            };
-            let answer = http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
-            Ok::<_, tower::BoxError>(answer.expect("a response"))
+                let (code, body) = match server {
+                    Server::Silent => std::future::pending().await,
+                    Server::Knows404 => (404, failure(404, "NotFound")),
+                    Server::Says503 => (503, failure(503, "ServiceUnavailable")),
+                    Server::Forbids if is_list => (403, failure(403, "Forbidden")),
+                    Server::Answers if is_list => (200, list),
+                    Server::Answers if is_single => (200, json!({ "metadata": { "name": "m-1" } })),
+                    Server::Answers | Server::Forbids => (200, json!({ "resources": [] })),
+                };
+                let answer = http::Response::builder().status(code).body(Body::from(body.to_string().into_bytes()));
+                Ok::<_, tower::BoxError>(answer.expect("a response"))
+            }
         });
         Client::new(service, "ns")
     }
@@ -533,12 +623,17 @@ mod tests {
         #[case] expected: Option<usize>,
         #[case] source: Source,
     ) {
-        let (views, began) = (Views::new(client(server)), Instant::now());
+        let asked: Arc<AtomicUsize> = Arc::default();
+        let (views, began) = (Views::new(client(server, Arc::clone(&asked))), Instant::now());
         assert_eq!(views.source(), Source::Stored, "nothing was asked yet");
         for _ in 0..2 {
             assert_eq!(views.outlooks(Some("ns")).await.map(|all| all.len()), expected);
             assert_eq!(views.source(), source);
         }
+        let before = asked.load(Ordering::Relaxed);
+        assert_eq!(views.outlooks_of("ns", &["m-1", "m-2"]).await.is_some(), expected.is_some());
+        let reads = asked.load(Ordering::Relaxed) - before;
+        assert_eq!(reads, if expected.is_some() { 2 } else { 0 }, "a view that failed is not asked again");
         // Timers are exact to a millisecond.
         let limit = NOTICED_WITHIN + Duration::from_millis(1);
         assert!(began.elapsed() <= limit, "asked once: {:?}", began.elapsed());

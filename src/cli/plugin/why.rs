@@ -1,4 +1,4 @@
-//! `why OBJECT`: the state of an object, whom it waits for, what ends the wait, and what comes next.
+//! `why OBJECT`: the state of an object, what it waits for, what ends the wait, and what comes next.
 //!
 //! The sentences are those of the views, or of the stored conditions without them. Source: spec/packaging §5.2.
 
@@ -9,16 +9,18 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{
+    events::{Warning, warnings},
     fleet::{Fleet, is_current, revision, revision_of_deployment},
-    output::{self, Answer, OutputArgs, Source, Style},
+    output::{self, Answer, OutputArgs, Source, Style, counted},
     rollout::progress::{Progress, Verdict},
     session::{Session, SessionArgs, now},
     state::{MachineState, Wait, line, wait_lines},
-    subject::{Named, Subject, Wanted, find},
+    subject::{Named, NotFound, Subject, Wanted, find},
     views::Vm,
 };
 use crate::cli::{Failure, kubeconfig::run_interruptibly};
-use controller_runtime::snapshot::Snapshot;
+use controller_runtime::{key::Target, snapshot::Snapshot};
+use machine_api::kind::Kind;
 use machine_controllers::{
     snapshots::{MachineSnapshot, SetSnapshot},
     times::rfc3339,
@@ -67,14 +69,14 @@ pub struct Why {
     /// What is the case.
     pub summary: String,
     /// What the object's own conditions report.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<Wait>,
     /// The machine; of a set or a deployment the machines that do not just run.
     pub machines: Vec<MachineState>,
+    /// The last warnings that events report about the object; of a Node or a VM those about its machine.
+    pub warnings: Vec<Warning>,
     /// What comes next, if no machine has it.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub then: Vec<String>,
-    /// Whom the object belongs to, from the VM to the deployment.
+    /// The object and those that belong to it, from the VM to the deployment.
     pub chain: Vec<Link>,
 }
 
@@ -93,6 +95,7 @@ impl Answer for Why {
             text.extend(self.machines.iter().map(|machine| machine.details("  ", style)));
         }
         text.extend(self.then.iter().map(|then| line("  ", "then", then)));
+        text.extend(self.warnings.iter().map(|warning| warning.line("  ", style)));
         let link = |link: &Link| {
             let state = link.state.as_ref().map(|state| format!(" ({state})")).unwrap_or_default();
             format!("{} {}{state}", link.kind, link.name)
@@ -120,17 +123,38 @@ pub fn run(args: &WhyArgs, out: &mut dyn Write) -> Result<(), Failure> {
             // Only a VM without a machine needs the list of the provider.
             let local = find(&args.object, &session.namespace, &fleet, &[]);
             let found = match local {
-                Err(_) if args.object.kind.is_none_or(|kind| kind == Named::Vm) => {
-                    let vms = session.views.vms(&session.namespace).await.unwrap_or_default();
-                    find(&args.object, &session.namespace, &fleet, &vms)
+                Err(absent @ NotFound::Nothing { .. }) if args.object.kind.is_none_or(|kind| kind == Named::Vm) => {
+                    match session.views.vms(&session.namespace).await {
+                        Some(vms) => find(&args.object, &session.namespace, &fleet, &vms),
+                        None if args.object.kind == Some(Named::Vm) => {
+                            return Err(Failure::Input(format!(
+                                "{absent}; only the views know whether the provider has it"
+                            )));
+                        }
+                        None => Err(absent),
+                    }
                 }
                 found => found,
             };
             let subject = found.map_err(|error| Failure::Input(error.to_string()))?;
-            output::write(&why(&subject, &session.namespace, &fleet), session.views.source(), &args.output, now(), out)
+            let mut answer = why(&subject, &session.namespace, &fleet);
+            if let Some((kind, target)) = stored_object(&subject) {
+                answer.warnings = warnings(&session.client, kind, &target).await;
+            }
+            output::write(&answer, session.views.source(), &args.output, now(), out)
         },
         "interrupted",
     )
+}
+
+/// The stored object that events are about. A VM without a machine has none.
+fn stored_object(subject: &Subject) -> Option<(Kind, Target)> {
+    match subject {
+        Subject::Machine { machine, .. } => Some((Kind::Machine, machine.target())),
+        Subject::Set(set) => Some((Kind::MachineSet, set.target())),
+        Subject::Deployment(deployment) => Some((Kind::MachineDeployment, deployment.target())),
+        Subject::Vm(_) => None,
+    }
 }
 
 /// The answer about an object.
@@ -148,6 +172,7 @@ pub fn why(subject: &Subject, namespace: &str, fleet: &Fleet) -> Why {
                 chain: vec![deployment_link(&progress)],
                 waits: progress.waits,
                 machines: progress.waits_for,
+                warnings: Vec::new(),
                 then: Vec::new(),
             }
         }
@@ -182,6 +207,7 @@ fn of_machine(machine: &MachineSnapshot, by: Named, fleet: &Fleet) -> Why {
         summary: format!("{} {}{since}{because}", machine.name(), state.words()),
         waits: Vec::new(),
         machines: vec![state],
+        warnings: Vec::new(),
         then: Vec::new(),
         chain,
     }
@@ -199,14 +225,21 @@ fn of_set(set: &SetSnapshot, fleet: &Fleet) -> Why {
     let states: Vec<MachineState> = machines.iter().map(|machine| fleet.state_of(machine)).collect();
     let well = states.iter().filter(|state| state.health == output::Health::Well).count();
     let because = replaced_by(set, fleet).unwrap_or_default();
-    let wanted = set.replicas();
+    let deletion = set.deleting_since().map(|since| format!(", which is being deleted since {},", rfc3339(since)));
+    let (wanted, deletion) = (set.replicas(), deletion.unwrap_or_default());
     Why {
         object_kind: Named::Set.as_str(),
         namespace: set.namespace().to_owned(),
         name: set.name().to_owned(),
-        summary: format!("{} has {} machines and wants {wanted}; {well} are well{because}", set.name(), states.len()),
+        summary: format!(
+            "{}{deletion} has {} and wants {wanted}; {well} of them {}{because}",
+            set.name(),
+            counted(states.len(), "machine"),
+            if well == 1 { "runs" } else { "run" }
+        ),
         waits: Vec::new(),
         machines: states.into_iter().filter(|state| state.health != output::Health::Well).collect(),
+        warnings: Vec::new(),
         then: Vec::new(),
         chain: links_of(set, fleet),
     }
@@ -244,6 +277,7 @@ fn of_vm(vm: &Vm, namespace: &str) -> Why {
         summary: format!("VM {} has the state {}{because}", vm.provider_id, vm.state),
         waits: Vec::new(),
         machines: Vec::new(),
+        warnings: Vec::new(),
         then: deleted.map(|at| format!("the leader deletes the VM, not before {}", rfc3339(at))).into_iter().collect(),
         chain: vec![Link { kind: Named::Vm.as_str(), name: vm.provider_id.clone(), state: Some(vm.state.clone()) }],
     }
@@ -285,7 +319,7 @@ web-1-a is being drained, to be deleted, since 2027-01-15T07:22:00Z; its deploym
   waits for   Pod shop/db-0: PodDisruptionBudget shop/db allows 0 disruptions   since 2027-01-15T07:22:00Z (38m0s)
   ends when   the budget allows an eviction
   at latest   2027-01-15T09:12:00Z (in 1h12m0s): pods are deleted by force
-  then        DrainNode Node node-a
+  then        Node node-a is drained
   chain       vm virtual:///a → node node-a → machine web-1-a (Terminating) → set web-1 (revision 1) → deployment web (revision 2, rolling out)
   source      computed now (views)
 "
@@ -312,7 +346,7 @@ web-1-a is being drained, to be deleted, since 2027-01-15T07:22:00Z; its deploym
     fn sets_and_deployments_name_their_machines_that_are_not_well() {
         let fleet = fleet();
         let set = text("set/web-1", &fleet, &[], Source::Stored);
-        assert!(set.starts_with("web-1 has 1 machines and wants 0; 0 are well; its deployment web"), "{set}");
+        assert!(set.starts_with("web-1 has 1 machine and wants 0; 0 of them run; its deployment web"), "{set}");
         let deployment = text("web", &fleet, &[], Source::Stored);
         for said in [&set, &deployment] {
             assert!(said.contains("  ✗ web-1-a is being drained, to be deleted\n    waits for   Pod"), "{said}");

@@ -6,7 +6,7 @@ use std::io::{BufRead, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use http::Method;
-use kube::{Resource as _, api::DynamicObject};
+use kube::{Client, Resource as _, api::DynamicObject};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use super::{
     output::{self, Answer, OutputArgs, Source, Style},
     session::{Session, now},
 };
-use crate::cli::{Failure, cluster_objects::Resource};
+use crate::cli::{Failure, cluster_objects::Resource, output::printable};
 use controller_runtime::{
     error::ApiError,
     key::Target,
@@ -97,7 +97,7 @@ pub struct Written {
 pub struct Changes {
     /// The writes.
     pub changes: Vec<Written>,
-    /// Why there are none.
+    /// Why there are none, or why some objects are left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unchanged: Option<String>,
 }
@@ -143,14 +143,19 @@ pub async fn carry_out(
 /// Without confirmation, or when a write fails. Earlier writes are not undone.
 pub async fn all(session: &Session, changes: &[Change], args: WriteArgs) -> Result<Changes, Failure> {
     for change in changes {
-        eprintln!("will {}", change.text);
+        eprintln!("will {}", printable(&change.text));
     }
     if args.dry_run.is_none() && !args.yes {
         confirm().await?;
     }
     let mut answer = Changes::default();
     for change in changes {
-        send(session, change, args.dry_run).await?;
+        if let Err(failure) = send(&session.client, change, args.dry_run).await {
+            if !answer.changes.is_empty() {
+                eprintln!("mcm: done before the failure: {}", answer.names().join(", "));
+            }
+            return Err(failure);
+        }
         answer.changes.push(Written {
             object_kind: change.kind.as_str(),
             namespace: change.target.key.namespace.clone(),
@@ -184,11 +189,11 @@ async fn confirm() -> Result<(), Failure> {
     }
 }
 
-async fn send(session: &Session, change: &Change, dry_run: Option<DryRun>) -> Result<(), Failure> {
+async fn send(client: &Client, change: &Change, dry_run: Option<DryRun>) -> Result<(), Failure> {
     let request = request(change, dry_run).map_err(Failure::run)?;
     let verb = if change.what == What::Delete { "delete" } else { "patch" };
     let what = format!("{verb} {} {}", change.kind.plural(), change.target.key);
-    match call(session.client.request::<Value>(request)).await {
+    match call(client.request::<Value>(request)).await {
         Ok(_) => Ok(()),
         Err(ApiError::Conflict(text)) => Err(Failure::Input(format!(
             "cannot {what}: it has changed since it was shown ({text}); run the command again to see what it is now"
@@ -229,6 +234,9 @@ fn request(change: &Change, dry_run: Option<DryRun>) -> http::Result<http::Reque
 
 #[cfg(test)]
 mod tests {
+    use kube::client::Body;
+    use rstest::rstest;
+
     use super::*;
     use controller_runtime::key::ObjectKey;
 
@@ -250,6 +258,24 @@ mod tests {
         assert_eq!((method.as_str(), uri.as_str()), ("DELETE", path));
         assert!(body.contains(r#""preconditions":{"uid":"u-1"}"#) && !body.contains("dryRun"), "{body}");
         assert!(sent(What::Delete, Some(DryRun::Server)).2.contains(r#""dryRun":["All"]"#));
+    }
+
+    #[rstest]
+    #[case::a_namesake_was_made(409, "Conflict", "cannot delete machines ns/m: it has changed since it was shown (")]
+    #[case::it_is_gone(404, "NotFound", "cannot delete machines ns/m: not")]
+    #[case::no_right(403, "Forbidden", "cannot delete machines ns/m: forbidden: said; a Role")]
+    #[tokio::test]
+    async fn pk_075_a_refused_deletion_says_what_it_was(#[case] code: u16, #[case] reason: &str, #[case] says: &str) {
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code,
+            "message": "said" });
+        let service = tower::service_fn(move |_: http::Request<Body>| {
+            let body = Body::from(status.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).expect("a response");
+            async move { Ok::<_, tower::BoxError>(answer) }
+        });
+        let change = Change { kind: Kind::Machine, target: target(), text: String::new(), what: What::Delete };
+        let failure = send(&Client::new(service, "ns"), &change, None).await.unwrap_err().to_string();
+        assert!(failure.starts_with(says), "{failure}");
     }
 
     #[test]

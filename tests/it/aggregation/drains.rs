@@ -23,7 +23,7 @@ use crate::{
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
+pub fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": name, "labels": { "app": app } },
@@ -38,7 +38,7 @@ fn pod(name: &str, node: &str, app: &str, further: &Value) -> Value {
     pod
 }
 
-fn budget(app: &str, at_least: u32) -> Value {
+pub fn budget(app: &str, at_least: u32) -> Value {
     json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": app },
         "spec": { "minAvailable": at_least, "selector": { "matchLabels": { "app": app } } },
@@ -76,13 +76,13 @@ fn database(namespace: &str, pod_name: &str, node: &str, priority: &str) -> Vec<
     ]
 }
 
-async fn is_ready(namespace: &Namespace, pod: &str) {
+pub async fn is_ready(namespace: &Namespace, pod: &str) {
     let ready = json!({ "status": { "phase": "Running", "conditions": [{ "type": "Ready", "status": "True" }] } });
     let ready = ready.to_string();
     namespace.kubectl(&["patch", "pod", pod, "--subresource=status", "--type=merge", "-p", &ready]).await.succeed();
 }
 
-async fn wait_for_budget(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
+pub async fn wait_for_budget(namespace: &Namespace, name: &str, healthy: i64, allowed: i64) {
     wait_until(&format!("budget {name} to count its pods"), TIMEOUT, || async {
         let status = namespace.get("poddisruptionbudget", name).await["status"].clone();
         let is_so = number(&status, "/currentHealthy") == healthy && number(&status, "/disruptionsAllowed") == allowed;

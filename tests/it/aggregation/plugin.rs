@@ -1,12 +1,25 @@
 //! `kubectl mcm`: the program as a plugin of kubectl, with the views, without them, and with users of few rights. The ids come from the
 //! specification of the plugin (packaging, §5).
 
-use std::{path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    net::TcpListener,
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
-use serde_json::Value;
+use regex::Regex;
+use serde_json::{Value, json};
 
-use super::{World, views::with_a_fleet};
-use crate::support::{aggregation::API_SERVICE, cluster_object::text, wait_until};
+use super::{
+    World,
+    drains::{budget, is_ready, pod, wait_for_budget},
+    views::with_a_fleet,
+};
+use crate::{
+    support::{aggregation::API_SERVICE, cluster_object::text, wait_until},
+    weather::FLEET,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -23,22 +36,31 @@ impl Output {
     }
 }
 
-/// A folder with a link to the program, by the name that kubectl looks for.
+/// A folder with a link to the program, by the name that kubectl looks for, and with the executable that kubectl asks for completions.
 fn folder(world: &World) -> PathBuf {
     let folder = world.rig.folder.join("plugins");
     if !folder.exists() {
         std::fs::create_dir(&folder).expect("the rig's folder is writable");
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_mcm"), folder.join("kubectl-mcm")).expect("a link");
+        let mut install = std::process::Command::new(env!("CARGO_BIN_EXE_mcm"));
+        let installed = install.args(["completion", "kubectl", "--install"]).arg(&folder).output().expect("mcm runs");
+        assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
     }
     folder
 }
 
 /// Runs kubectl with the plugin in its path, as a user does: without a terminal, in the namespace of the world.
 async fn kubectl(world: &World, arguments: &[&str]) -> Output {
+    kubectl_in(world, arguments, &[]).await
+}
+
+/// The same with further variables in the environment.
+async fn kubectl_in(world: &World, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let path = format!("{}:{}", folder(world).display(), std::env::var("PATH").unwrap_or_default());
     let mut command = tokio::process::Command::new(world.rig.assets.join("kubectl"));
     command.args(arguments).env("PATH", path).env("HOME", &world.rig.folder).env("LC_ALL", "C.UTF-8");
     command.env("KUBECONFIG", world.rig.admin_kubeconfig()).stdin(Stdio::null()).kill_on_drop(true);
+    command.envs(variables.iter().copied());
     let done = tokio::time::timeout(Duration::from_secs(240), command.output()).await;
     let done = done.unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end")).expect("kubectl runs");
     let output = Output {
@@ -84,10 +106,11 @@ async fn reads(world: &World, meets: Meets, further: &[&str]) {
     let (machine, node) = a_machine(world).await;
     let (by_node, by_machine) = (format!("node/{node}"), format!("machine/{machine}"));
     // The commands, and whether they need the views.
-    let commands: [(&[&str], bool, &str); 9] = [
+    let commands: [(&[&str], bool, &str); 10] = [
         (&["why", &by_machine], false, "Why"),
         (&["why", &by_node], false, "Why"),
         (&["why", "deployment/pool"], false, "Why"),
+        (&["wait", &by_machine, "--for=running"], false, "Wait"),
         (&["tree"], false, "Tree"),
         (&["tree", "pool"], false, "Tree"),
         (&["rollout", "status", "pool"], false, "RolloutStatus"),
@@ -107,7 +130,18 @@ async fn reads(world: &World, meets: Meets, further: &[&str]) {
         assert_eq!((said.code, json.code), (0, 0), "PK-070: {command:?}: {}", said.stderr);
         assert!(!said.stdout.contains('\x1b'), "PK-077: a pipe gets no escape sequences");
         let answer = json.json();
-        let asks_views = kind != "RolloutHistory";
+        is_of_the_schema(&answer);
+        let has_golden = kind != "Why" || command.contains(&by_machine.as_str());
+        if let Some((_, golden)) = GOLDEN.iter().find(|(known, _)| *known == kind && has_golden) {
+            let used =
+                if meets == Meets::Views { "computed now (views)" } else { "stored objects (the views were not used)" };
+            assert_eq!(
+                normalised(&said.stdout, &machine, &node),
+                golden.replace("SOURCE", used),
+                "PK-070: {command:?}"
+            );
+        }
+        let asks_views = !["RolloutHistory", "Wait"].contains(&kind);
         let source = if meets == Meets::Views && asks_views { "views" } else { "stored" };
         assert_eq!((text(&answer, "/kind"), text(&answer, "/source")), (kind, source), "PK-070: {answer}");
         assert_eq!(answer["apiVersion"], "cli.machine.sapcloud.io/v1alpha1");
@@ -116,10 +150,76 @@ async fn reads(world: &World, meets: Meets, further: &[&str]) {
     }
 }
 
+/// The texts of commands about a fleet of two machines that run.
+const GOLDEN: [(&str, &str); 4] = [
+    (
+        "Why",
+        "MACHINE runs.\n  chain       vm VM → node NODE → machine MACHINE (Running) → set SET (revision 1) → deployment pool \
+         (revision 1, rolled out)\n  source      SOURCE\n",
+    ),
+    (
+        "Tree",
+        "✓ deployment pool is rolled out (revision 1): 2 of 2 machines updated, 2 available, 2 in all\n└─ set SET (revision 1): 2 \
+         of 2 machines\n   └─ ✓ 2 machines run\n",
+    ),
+    ("RolloutStatus", "✓ pool is rolled out (revision 1): 2 of 2 machines updated, 2 available, 2 in all\n"),
+    ("Wait", "MACHINE runs\n"),
+];
+
+/// A text without names that differ from run to run, and without lines about what comes next.
+fn normalised(text: &str, machine: &str, node: &str) -> String {
+    let expression = |text: &str| Regex::new(text).expect("an expression");
+    let text = expression(r"(?m)^  (then|at latest) .*\n").replace_all(text, "");
+    let text = expression(r"vm \S+").replace_all(&text, "vm VM");
+    let text = text.replace(&format!("node {node}"), "node NODE").replace(machine, "MACHINE");
+    expression(r"pool-[a-z0-9]+").replace_all(&text, "SET").into_owned()
+}
+
+/// The answer fits the committed schema.
+fn is_of_the_schema(answer: &Value) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/kubectl-mcm.schema.json");
+    let schemas: Value =
+        serde_json::from_str(&std::fs::read_to_string(path).expect("the schema is there")).expect("the schema is JSON");
+    let validator = jsonschema::validator_for(&schemas[text(answer, "/kind")]).expect("a schema");
+    let faults: Vec<String> =
+        validator.iter_errors(answer).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(faults.is_empty(), "PK-076: {faults:?} in {answer:#}");
+}
+
+/// Tries every command that writes. Nothing is stored.
+async fn tries_writes(world: &World, may_write: bool, further: &[&str]) {
+    let (machine, _) = a_machine(world).await;
+    let commands: [&[&str]; 4] = [
+        &["rollout", "pause", "pool"],
+        &["rollout", "restart", "pool"],
+        &["replace", &machine],
+        &["preserve", &machine],
+    ];
+    for command in commands {
+        let said = mcm(world, &[command, &["--dry-run=server", "-o", "json"], further].concat()).await;
+        assert!(said.stderr.contains("will "), "PK-070: the change is shown: {}", said.stderr);
+        if may_write {
+            assert_eq!(said.code, 0, "PK-070: {command:?}: {}", said.stderr);
+            let answer = said.json();
+            is_of_the_schema(&answer);
+            assert_eq!((&answer["source"], &answer["changes"][0]["dryRun"]), (&json!("stored"), &json!(true)));
+        } else {
+            let names_right =
+                said.stderr.contains("cannot ") && said.stderr.contains("carol") && said.stderr.contains("Role");
+            assert!(said.code == 1 && names_right, "PK-070: {command:?}: {}", said.stderr);
+        }
+    }
+    let undo = mcm(world, &[&["rollout", "undo", "pool", "--dry-run=server"], further].concat()).await;
+    assert!(undo.code == 1 && undo.stderr.contains("no revision before"), "PK-070: {}", undo.stderr);
+    let resume = mcm(world, &[&["rollout", "resume", "pool", "--dry-run=server"], further].concat()).await;
+    assert!(resume.code == 0 && resume.stdout.contains("is not paused"), "PK-070: {}", resume.stdout);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pk_070_every_command_with_views_without_them_and_with_few_rights() {
     let Some((mut world, _)) = with_a_fleet("aggregation::plugin::pk_070_every_command", &[]).await else { return };
     reads(&world, Meets::Views, &[]).await;
+    tries_writes(&world, true, &[]).await;
 
     // 403: carol may read the machine objects, and no view.
     let namespace = world.namespace.name.clone();
@@ -130,6 +230,7 @@ async fn pk_070_every_command_with_views_without_them_and_with_few_rights() {
     let binding = [&create[..], &["rolebinding", "machines", "--role=machines", "--user=carol"]].concat();
     world.rig.kubectl(&binding).await.succeed();
     reads(&world, Meets::NoViews, &["--as", "carol"]).await;
+    tries_writes(&world, false, &["--as", "carol"]).await;
     let refused = mcm(&world, &["why", "pool", "--as", "carol"]).await;
     assert!(refused.stderr.contains("mcm-views-reader"), "the role is named: {}", refused.stderr);
     let refused = mcm(&world, &["tree", "--as", "mallory"]).await;
@@ -144,9 +245,13 @@ async fn pk_070_every_command_with_views_without_them_and_with_few_rights() {
     })
     .await;
     reads(&world, Meets::NoViews, &[]).await;
+    tries_writes(&world, true, &[]).await;
+    let unknown = mcm(&world, &["wait", "vm/virtual:///nobody", "--for=gone"]).await;
+    assert!(unknown.code == 1 && unknown.stderr.contains("only the views know"), "{}", unknown.stderr);
 
     world.rig.kubectl(&["delete", "apiservice", API_SERVICE]).await.succeed();
     reads(&world, Meets::NoViews, &[]).await;
+    tries_writes(&world, true, &[]).await;
     let absent = mcm(&world, &["why", "machine/nobody"]).await;
     assert!(absent.code == 1 && absent.stderr.contains("no machine \"nobody\" in namespace"), "{}", absent.stderr);
     let wrong = mcm(&world, &["why", "pod/x"]).await;
@@ -291,5 +396,172 @@ async fn pk_080_the_plugin_is_found_and_its_examples_work() {
             let said = mcm(&world, &words).await;
             assert_eq!(said.code, 0, "PK-080: {example}: {}{}", said.stdout, said.stderr);
         }
+    }
+}
+
+/// `why` about an object, as soon as it has these words.
+async fn why_says(world: &World, object: &str, words: &[&str]) -> String {
+    wait_until(&format!("why {object} to say {words:?}"), TIMEOUT, || async {
+        let said = mcm(world, &["why", object]).await;
+        let says_all = said.code == 0 && words.iter().all(|word| said.stdout.contains(word));
+        if says_all { Ok(said.stdout) } else { Err(said.stdout + &said.stderr) }
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_071_what_why_names_unblocks_the_machine() {
+    let Some((world, machines)) = with_a_fleet("aggregation::plugin::pk_071_blockers", &[]).await else { return };
+    let (namespace, machine) = (&world.namespace, machines[0].as_str());
+    world.rig.with_controller_manager().await;
+
+    // A class that does not exist.
+    let alone = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
+        "metadata": { "name": "alone", "namespace": namespace.name },
+        "spec": { "class": { "kind": "MachineClass", "name": "later" } },
+    });
+    namespace.apply(&alone.to_string()).await.succeed();
+    let said = why_says(&world, "machine/alone", &["waits for", "MachineClass \"later\"", "since "]).await;
+    assert!(said.contains("create it") && said.contains("ends when") && said.contains("at latest"), "{said}");
+    assert!(!said.contains("LookAgain") && !said.contains("PatchMachine"), "effects are sentences: {said}");
+    let early = mcm(&world, &["wait", "machine/alone", "--for=running", "--timeout=1s"]).await;
+    assert!(
+        early.code == 1 && early.stderr.contains("timed out after 1s") && early.stderr.contains("later"),
+        "{}",
+        early.stderr
+    );
+    let mut class = namespace.get("machineclass", FLEET).await;
+    class["metadata"] = json!({ "name": "later", "namespace": namespace.name });
+    namespace.apply(&class.to_string()).await.succeed();
+    let runs = mcm(&world, &["wait", "machine/alone", "--for=running", "--timeout=2m"]).await;
+    assert_eq!((runs.code, runs.stdout.as_str()), (0, "alone runs\n"), "{}", runs.stderr);
+    let warned = mcm(&world, &["why", "alone", "-o", "json"]).await.json();
+    assert!(warned["warnings"].as_array().is_some_and(|all| !all.is_empty() && all.len() <= 3), "events: {warned:#}");
+
+    // A budget that allows no eviction.
+    let node = text(&namespace.get("machine", machine).await, "/metadata/labels/node").to_owned();
+    let held =
+        json!({ "apiVersion": "v1", "kind": "List", "items": [pod("db-0", &node, "db", &json!({})), budget("db", 1)] });
+    namespace.apply(&held.to_string()).await.succeed();
+    is_ready(namespace, "db-0").await;
+    wait_for_budget(namespace, "db", 1, 0).await;
+    let plan = mcm(&world, &["drain", "plan", machine]).await;
+    assert!(plan.code == 0 && plan.stdout.contains("blocked     ✗"), "{}", plan.stdout);
+    assert_eq!(mcm(&world, &["rollout", "restart", "pool", "--yes"]).await.code, 0);
+    let said = why_says(&world, machine, &["waits for", "db-0", "is being drained", "since "]).await;
+    assert!(said.contains(&format!("{}/db", namespace.name)) && said.contains("ends when"), "{said}");
+    let tree = mcm(&world, &["tree", "deployment/pool"]).await;
+    assert!(tree.stdout.contains(machine) && tree.stdout.contains("db-0"), "{}", tree.stdout);
+    wait_until("the rollout to wait for that machine only", TIMEOUT, || async {
+        let status = mcm(&world, &["rollout", "status", "pool", "--timeout=1s"]).await;
+        let waits = status.code == 1 && status.stderr.contains(&format!("it waits for {machine}\n"));
+        if waits { Ok(()) } else { Err(status.stderr) }
+    })
+    .await;
+    let leaving = mcm(&world, &["preserve", machine, "--yes"]).await;
+    assert!(leaving.code == 1 && leaving.stderr.contains("is being deleted"), "{}", leaving.stderr);
+    let again = mcm(&world, &["replace", machine, "--yes"]).await;
+    assert!(again.code == 0 && again.stdout.contains("being deleted already"), "{}", again.stdout);
+    namespace.kubectl(&["delete", "poddisruptionbudget", "db"]).await.succeed();
+    let gone = mcm(&world, &["wait", &format!("machine/{machine}"), "--for=gone", "--timeout=2m", "-o", "json"]).await;
+    assert_eq!((gone.code, &gone.json()["goal"]), (0, &json!("gone")), "{}", gone.stderr);
+    assert_eq!(mcm(&world, &["rollout", "status", "pool", "--timeout=2m"]).await.code, 0, "PK-073: complete");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vm_without_a_machine_is_not_gone() {
+    let Some((mut world, machines)) = with_a_fleet("aggregation::plugin::a_vm_without_a_machine", &[]).await else {
+        return;
+    };
+    let vm = text(&world.namespace.get("machine", &machines[0]).await, "/spec/providerID").to_owned();
+    let object = format!("vm/{vm}");
+    // The machine goes without its VM, as when somebody removes its finalizers.
+    world.manager.terminate();
+    world.namespace.kubectl(&["delete", "machine", &machines[0], "--wait=false"]).await.succeed();
+    let finalizers = r#"{"metadata":{"finalizers":null}}"#;
+    world.namespace.kubectl(&["patch", "machine", &machines[0], "--type=merge", "-p", finalizers]).await.succeed();
+    world.manager.restart_with(&[]);
+    world.manager.wait_until_ready().await;
+    let said = why_says(&world, &object, &["has the state Orphan"]).await;
+    assert!(said.contains(&format!("VM {vm} has the state Orphan")), "{said}");
+    let waited = mcm(&world, &["wait", &object, "--for=gone", "--timeout=0s"]).await;
+    assert!(waited.code == 1 && waited.stderr.contains("has the state Orphan"), "{}", waited.stderr);
+    let nobody = mcm(&world, &["wait", "vm/virtual:///nobody", "--for=gone", "--timeout=0s", "-o", "json"]).await;
+    assert_eq!((nobody.code, &nobody.json()["source"]), (0, &json!("views")), "{}", nobody.stderr);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_077_a_pipe_gets_whole_names_at_every_width() {
+    let Some((world, machines)) = with_a_fleet("aggregation::plugin::pk_077_widths", &[]).await else { return };
+    let commands: [&[&str]; 3] = [&["tree", "--all"], &["why", &machines[0]], &["rollout", "history", "pool"]];
+    for command in commands {
+        let all = [&["mcm"], command, &["-n", &world.namespace.name]].concat();
+        let mut texts = Vec::new();
+        for width in [None, Some("40"), Some("80"), Some("200")] {
+            let variables: Vec<(&str, &str)> = width.iter().map(|width| ("COLUMNS", *width)).collect();
+            let said = kubectl_in(&world, &all, &variables).await;
+            assert_eq!(said.code, 0, "{}", said.stderr);
+            // The age of a revision grows.
+            texts.push(Regex::new(r" +\d+s").expect("an expression").replace_all(&said.stdout, " AGE").into_owned());
+        }
+        assert!(texts.iter().all(|one| *one == texts[0]), "{texts:?}");
+        assert!(!texts[0].contains('\x1b') && !texts[0].contains('…'), "{}", texts[0]);
+    }
+    let ascii = kubectl_in(&world, &["mcm", "tree", "-n", &world.namespace.name], &[("LC_ALL", "C")]).await;
+    assert!(ascii.stdout.is_ascii() && ascii.stdout.starts_with("ok deployment pool"), "{}", ascii.stdout);
+}
+
+/// The candidates of kubectl's completion.
+async fn completions(world: &World, words: &[&str]) -> Vec<String> {
+    let said = kubectl(world, &[&["__complete", "mcm"], words].concat()).await;
+    assert_eq!(said.code, 0, "{}", said.stderr);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert_eq!(lines.last(), Some(&":4"), "PK-079: no names of files: {lines:?}");
+    lines[..lines.len() - 1].iter().map(|line| line.split('\t').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_079_kubectl_completes_commands_flags_and_names() {
+    let Some((world, machines)) = with_a_fleet("aggregation::plugin::pk_079_completion", &[]).await else { return };
+    let namespace = world.namespace.name.as_str();
+    assert!(completions(&world, &["ro"]).await.contains(&"rollout".to_owned()));
+    assert_eq!(completions(&world, &["rollout", "pa"]).await, ["pause"]);
+    assert!(completions(&world, &["why", "--out"]).await.contains(&"--output".to_owned()));
+    assert_eq!(completions(&world, &["wait", "x", "--for="]).await, ["--for=running", "--for=gone", "--for=complete"]);
+    assert!(completions(&world, &["why", "-n", ""]).await.iter().any(|name| name == namespace));
+    let all = completions(&world, &["why", "-n", namespace, ""]).await;
+    for name in ["deployment/pool".to_owned(), format!("machine/{}", machines[0])] {
+        assert!(all.contains(&name), "{name} in {all:?}");
+    }
+    let mut replaced = completions(&world, &["replace", "-n", namespace, "pool"]).await;
+    replaced.sort();
+    let mut expected = machines.clone();
+    expected.sort();
+    assert_eq!(replaced, expected);
+    assert_eq!(completions(&world, &["rollout", "restart", "-n", namespace, "po"]).await, ["pool"]);
+
+    // An API server that does not answer, and another one that refuses connections.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let silent = listener.local_addr().expect("an address").to_string();
+    for server in [silent.as_str(), "127.0.0.1:1"] {
+        let path = world.rig.folder.join("unreachable");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "clusters": [{ "name": "c", "cluster": { "server": format!("https://{server}") } }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "users": [{ "name": "u", "user": {} }],
+        });
+        std::fs::write(&path, config.to_string()).expect("the rig's folder is writable");
+        let mut best = Duration::MAX;
+        for _ in 0..3 {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_mcm"));
+            let began = Instant::now();
+            let said =
+                command.args(["__complete", "--", "why", ""]).env("KUBECONFIG", &path).output().expect("mcm runs");
+            best = best.min(began.elapsed());
+            assert_eq!((said.status.code(), said.stdout.as_slice()), (Some(0), &b":4\n"[..]), "{server}");
+        }
+        assert!(best <= Duration::from_millis(600), "PK-079: {server}: {best:?}");
     }
 }

@@ -5,7 +5,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::super::write::{Change, Decision, What};
+use super::super::{
+    output::counted,
+    write::{Change, Decision, What},
+};
 use crate::cli::rollback::{self, Plan};
 use controller_runtime::{objects::Patch, snapshot::Snapshot};
 use machine_api::{kind::Kind, names::annotation};
@@ -21,9 +24,20 @@ pub enum Refusal {
     /// A paused deployment replaces no machines.
     #[error("deployment {0} is paused, so that nothing would be restarted; kubectl mcm rollout resume {0} goes on")]
     Paused(String),
+    /// The deployment is being deleted.
+    #[error("deployment {0} is being deleted, so that a change would have no effect")]
+    Deleting(String),
     /// The revision does not exist.
     #[error("{0}")]
     NoSuchRevision(String),
+}
+
+/// Refuses every change of a deployment that is being deleted.
+///
+/// # Errors
+/// [`Refusal::Deleting`] for such a deployment.
+pub fn refuse_deleting(deployment: &DeploymentSnapshot) -> Result<(), Refusal> {
+    if deployment.is_deleting() { Err(Refusal::Deleting(deployment.name().to_owned())) } else { Ok(()) }
 }
 
 /// Pauses the deployment.
@@ -54,10 +68,10 @@ pub fn restart(deployment: &DeploymentSnapshot, now: Timestamp) -> Result<Decisi
         return Err(Refusal::Paused(deployment.name().to_owned()));
     }
     let text = format!(
-        "restart deployment {}: its strategy {} replaces each of its {} machines",
+        "restart deployment {}: its strategy {} replaces each of its {}",
         deployment.name(),
         deployment.strategy().strategy_type.as_str(),
-        deployment.replicas()
+        counted(deployment.replicas(), "machine")
     );
     let annotations = json!({ annotation::RESTARTED_AT: rfc3339(now) });
     Ok(changed(deployment, text, json!({ "spec": { "template": { "metadata": { "annotations": annotations } } } })))
@@ -143,6 +157,13 @@ mod tests {
         });
         assert_eq!(patch(restart(&plain(), now()).unwrap()), expected);
         assert_eq!(restart(&paused(), now()), Err(Refusal::Paused("web".to_owned())));
+    }
+
+    #[test]
+    fn pk_074_a_deployment_that_is_being_deleted_is_not_changed() {
+        let leaving = deployment("web", 2, &json!({ "metadata": { "deletionTimestamp": "2027-01-15T08:00:00Z" } }));
+        assert_eq!(refuse_deleting(&leaving), Err(Refusal::Deleting("web".to_owned())));
+        assert_eq!(refuse_deleting(&plain()), Ok(()));
     }
 
     #[test]

@@ -162,6 +162,9 @@ impl Answer for History {
             ]
             .to_vec()
         };
+        if self.revisions.is_empty() {
+            return format!("deployment {} has no revision yet\n", self.name);
+        }
         let rows: Vec<Vec<String>> = self.revisions.iter().map(row).collect();
         table(&["REVISION", "SET", "CLASS", "MACHINES", "AGE", "TEMPLATE"], &rows)
     }
@@ -229,5 +232,12 @@ REVISION   SET     CLASS     MACHINES   AGE      TEMPLATE
             "{oldest}"
         );
         assert_eq!(shown(9), None);
+    }
+
+    #[test]
+    fn a_new_deployment_has_no_revision() {
+        let fleet = super::super::super::fleet::Fleet { sets: Vec::new(), ..fleet() };
+        let text = History::of(&fleet.deployments[0], &fleet).text(Source::Stored, &plain(now()));
+        assert_eq!(text, "deployment web has no revision yet\n");
     }
 }

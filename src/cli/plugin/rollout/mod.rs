@@ -15,13 +15,15 @@ use clap::{Args, Subcommand};
 
 use self::history::History;
 use super::{
-    fleet::Fleet,
+    fleet::{Fleet, Unread, objects},
+    follow::Selection,
     no_deployment,
     output::{self, OutputArgs, Source},
     session::{Session, SessionArgs, now},
     write::{Decision, WriteArgs, carry_out},
 };
 use crate::cli::{Failure, kubeconfig::run_interruptibly, object_name};
+use controller_runtime::key::ObjectKey;
 use machine_controllers::{
     deployment::rollback::RollbackTarget,
     snapshots::{DeploymentSnapshot, SetSnapshot},
@@ -140,11 +142,19 @@ pub fn run(command: &RolloutCommand, out: &mut dyn Write) -> Result<(), Failure>
     run_interruptibly(work, "interrupted; kubectl mcm rollout status shows what was changed")
 }
 
-/// The deployment of a command, with the stored objects of its namespace.
+/// The deployment of a command.
+async fn deployment_named(session: &Session, name: &str) -> Result<DeploymentSnapshot, Failure> {
+    let read = objects(&session.client).get(&ObjectKey::new(session.namespace.clone(), name)).await;
+    let read = read.map_err(|error| Unread { what: format!("get machinedeployment {name}"), error })?;
+    read.ok_or_else(|| no_deployment(&session.namespace, name))
+}
+
+/// The deployment of a command, with its sets and machines.
 async fn stored(session: &Session, name: &str) -> Result<(DeploymentSnapshot, Fleet), Failure> {
-    let fleet = Fleet::read(&session.client, Some(&session.namespace)).await?;
-    let known = fleet.deployment(&session.namespace, name).cloned();
-    Ok((known.ok_or_else(|| no_deployment(&session.namespace, name))?, fleet))
+    let deployment = deployment_named(session, name).await?;
+    let selection = Selection::of_deployment(&deployment);
+    let fleet = Fleet::selected(&session.client, &session.namespace, &selection).await?;
+    Ok((deployment, fleet))
 }
 
 async fn show_history(args: &HistoryArgs, out: &mut dyn Write) -> Result<(), Failure> {
@@ -168,13 +178,15 @@ async fn change(
     decide: impl FnOnce(&DeploymentSnapshot) -> Result<Decision, Failure>,
 ) -> Result<(), Failure> {
     let session = Session::open(&args.of.session).await?;
-    let (deployment, _) = stored(&session, &args.of.deployment).await?;
+    let deployment = deployment_named(&session, &args.of.deployment).await?;
+    change::refuse_deleting(&deployment).map_err(|refused| Failure::Input(refused.to_string()))?;
     carry_out(&session, decide(&deployment)?, args.write, &args.of.output, out).await
 }
 
 async fn undo(args: &UndoArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let session = Session::open(&args.of.session).await?;
     let (deployment, fleet) = stored(&session, &args.of.deployment).await?;
+    change::refuse_deleting(&deployment).map_err(|refused| Failure::Input(refused.to_string()))?;
     let sets: Vec<&SetSnapshot> = fleet.sets_of(&deployment);
     let decision = change::undo(&deployment, &sets, RollbackTarget::from(args.to_revision));
     let decision = decision.map_err(|refused| Failure::Input(refused.to_string()))?;

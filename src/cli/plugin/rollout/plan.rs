@@ -12,13 +12,13 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::{DeploymentArgs, stored};
+use super::{DeploymentArgs, deployment_named};
 use crate::{
     cli::{
         Failure,
         documents::parse_documents,
         plugin::{
-            output::{self, Answer, Source, Style, table},
+            output::{self, Answer, Source, Style, counted, table},
             session::{Session, now},
             state::line,
             views::{Planned, RolloutPlan},
@@ -29,6 +29,10 @@ use crate::{
 
 /// The fields of a deployment's specification that a proposal may change.
 const PROPOSED: [&str; 5] = ["template", "strategy", "replicas", "minReadySeconds", "paused"];
+/// The fields whose own fields are strings.
+const TEXTS: [&str; 3] = ["labels", "annotations", "matchLabels"];
+/// The version of the fields of a proposal.
+const V1ALPHA1: &str = "machine.sapcloud.io/v1alpha1";
 /// The name of a review without its own name.
 const WHAT_IF: &str = "what-if";
 
@@ -44,7 +48,7 @@ pub struct PlanArgs {
     /// Plan the change to the deployment in this manifest; - means standard input
     #[arg(short, long, value_name = "FILE", conflicts_with = "set")]
     pub filename: Option<PathBuf>,
-    /// Plan the change of this field of the specification; several flags change several fields
+    /// Plan the change of this field of the specification; several flags change several fields; \. is a dot in the name of a field
     #[arg(long, value_name = "PATH=VALUE")]
     pub set: Vec<String>,
 }
@@ -67,10 +71,10 @@ pub struct Plan {
 /// When the views can't be used, when the change is wrong, or when admission would deny it.
 pub async fn show(args: &PlanArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let session = Session::open(&args.of.session).await?;
-    let (deployment, _) = stored(&session, &args.of.deployment).await?;
+    let deployment = deployment_named(&session, &args.of.deployment).await?;
     let name = args.of.deployment.as_str();
     let proposed = match &args.filename {
-        Some(path) => Some(of_manifest(&read(path)?).map_err(Failure::Input)?),
+        Some(path) => Some(of_manifest(&read(path)?, name).map_err(Failure::Input)?),
         None if args.set.is_empty() => None,
         None => {
             let stored = serde_json::to_value(&deployment).map_err(Failure::run)?;
@@ -113,13 +117,22 @@ fn read(path: &PathBuf) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(unreadable)
 }
 
-/// The proposal in a manifest with one deployment.
-fn of_manifest(text: &str) -> Result<Value, String> {
+/// The proposal in a manifest of the deployment.
+fn of_manifest(text: &str, name: &str) -> Result<Value, String> {
     let documents = parse_documents("the manifest", text).map_err(|error| error.to_string())?;
     let mut deployments = documents.iter().filter(|one| one.value["kind"] == "MachineDeployment");
     let (Some(found), None) = (deployments.next(), deployments.next()) else {
         return Err("the manifest must have exactly one MachineDeployment".to_owned());
     };
+    match found.value["metadata"]["name"].as_str() {
+        Some(other) if other != name => {
+            return Err(format!("the manifest has the deployment {other:?}, and the plan is for {name:?}"));
+        }
+        Some(_) | None => {}
+    }
+    if found.value["apiVersion"].as_str().is_some_and(|version| version != V1ALPHA1) {
+        return Err(format!("the manifest must be of {V1ALPHA1}; mcm convert writes it in this version"));
+    }
     let spec = found.value["spec"].as_object().ok_or("the MachineDeployment of the manifest has no spec")?;
     Ok(proposal(spec, |_| true))
 }
@@ -132,28 +145,43 @@ fn of_settings(stored: &Value, settings: &[String]) -> Result<Value, String> {
         let (path, value) = setting
             .split_once('=')
             .ok_or_else(|| format!("--set {setting} has no value; for example --set replicas=5"))?;
-        let path = path.strip_prefix("spec.").unwrap_or(path);
-        let fields: Vec<&str> = path.split('.').collect();
-        let first = fields[0];
-        if !PROPOSED.contains(&first) {
+        let fields = path_fields(path.strip_prefix("spec.").unwrap_or(path));
+        let Some(first) = fields.first().filter(|first| PROPOSED.contains(&first.as_str())) else {
             return Err(format!("--set {setting}: a plan can change {}", PROPOSED.join(", ")));
-        }
-        changed.push(first.to_owned());
+        };
+        changed.push(first.clone());
         let mut place = &mut spec;
         for field in &fields {
             if place.is_null() {
                 *place = json!({});
             }
             let Value::Object(inner) = place else {
-                return Err(format!("--set {setting}: there are no fields below {field:?}'s parent"));
+                return Err(format!("--set {setting}: the parent of {field:?} is no object, so that it has no fields"));
             };
-            place = inner.entry((*field).to_owned()).or_insert(Value::Null);
+            place = inner.entry(field.clone()).or_insert(Value::Null);
         }
-        // Numbers and booleans are written as in JSON, everything else is a string.
-        *place = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+        // Numbers and booleans are written as in JSON, everything else is a string. Labels and annotations are always strings.
+        let is_text = fields.iter().rev().nth(1).is_some_and(|parent| TEXTS.contains(&parent.as_str()));
+        let parsed = if is_text { None } else { serde_json::from_str(value).ok() };
+        *place = parsed.unwrap_or_else(|| json!(value));
     }
     let spec = spec.as_object().ok_or("the stored deployment has no spec")?;
     Ok(proposal(spec, |field| changed.iter().any(|known| known == field)))
+}
+
+/// The fields of a path. A dot in the name of a field is written as `\.`.
+fn path_fields(path: &str) -> Vec<String> {
+    let (mut fields, mut field) = (Vec::new(), String::new());
+    let mut letters = path.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '.' => fields.push(std::mem::take(&mut field)),
+            '\\' if letters.next_if_eq(&'.').is_some() => field.push('.'),
+            other => field.push(other),
+        }
+    }
+    fields.push(field);
+    fields
 }
 
 fn proposal(spec: &Map<String, Value>, wants: impl Fn(&str) -> bool) -> Value {
@@ -181,7 +209,7 @@ impl Answer for Plan {
             plan.to_create,
             plan.to_keep
         );
-        text.push_str(&line("  ", "peak", &format!("{} machines at once", plan.peak_machines)));
+        text.push_str(&line("  ", "peak", &format!("{} at once", counted(plan.peak_machines, "machine"))));
         text.push_str(&line("  ", "least", &format!("{} available", plan.min_available)));
         text.push_str(&line("  ", "takes", &format!("about {}", plan.estimated_duration)));
         if let Some(stuck) = &plan.stuck {
@@ -190,6 +218,7 @@ impl Answer for Plan {
         if let Some(why) = &plan.truncated_because {
             text.push_str(&line("  ", "cut", why));
         }
+        text.extend(plan.admission.warnings.iter().map(|warning| line("  ", "warning", warning)));
         let order = plan.to_replace.iter().chain(&plan.to_update).map(|machine| {
             [machine.order.to_string(), machine.name.clone(), machine.phase.clone(), machine.reason.clone()].to_vec()
         });
@@ -248,15 +277,22 @@ mod tests {
         assert_eq!(settings(&both), Ok(json!({ "strategy": strategy })));
         assert!(settings(&["replicas"]).unwrap_err().contains("has no value"));
         assert!(settings(&["selector=x"]).unwrap_err().contains("a plan can change template, strategy"));
-        assert!(settings(&["replicas.x=1"]).unwrap_err().contains("there are no fields"));
+        assert!(settings(&["replicas.x=1"]).unwrap_err().contains("it has no fields"));
+        let annotated = settings(&[r"template.metadata.annotations.example\.com/round=2"]).unwrap();
+        assert_eq!(annotated["template"]["metadata"], json!({ "annotations": { "example.com/round": "2" } }));
     }
 
     #[test]
     fn a_manifest_has_one_deployment() {
         let one = "kind: MachineDeployment\nspec: {replicas: 4, selector: {}, paused: true}\n";
-        assert_eq!(of_manifest(one), Ok(json!({ "replicas": 4, "paused": true })));
-        assert!(of_manifest(&format!("{one}---\n{one}")).unwrap_err().contains("exactly one"));
-        assert!(of_manifest("kind: Secret\n").unwrap_err().contains("exactly one"));
+        assert_eq!(of_manifest(one, "web"), Ok(json!({ "replicas": 4, "paused": true })));
+        assert!(of_manifest(&format!("{one}---\n{one}"), "web").unwrap_err().contains("exactly one"));
+        assert!(of_manifest("kind: Secret\n", "web").unwrap_err().contains("exactly one"));
+        let later = format!("apiVersion: machine.sapcloud.io/v1beta1\n{one}");
+        assert!(of_manifest(&later, "web").unwrap_err().contains("mcm convert"));
+        let named = format!("metadata: {{name: web}}\n{one}");
+        assert!(of_manifest(&named, "web").is_ok());
+        assert!(of_manifest(&named, "other").unwrap_err().contains("has the deployment \"web\""));
     }
 
     #[test]

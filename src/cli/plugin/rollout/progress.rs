@@ -1,4 +1,4 @@
-//! How far the rollout of a deployment is, and whom it waits for.
+//! How far the rollout of a deployment is, and what it waits for.
 //!
 //! Conditions and counts of the stored deployment decide; the waits are those of its machines. Pure. Source: spec/packaging §5.2, PK-073.
 
@@ -57,7 +57,7 @@ impl Verdict {
             Self::Complete => "is rolled out",
             Self::Progressing => "is being rolled out",
             Self::Paused => "is paused; kubectl mcm rollout resume goes on",
-            Self::Failed => "does not get on",
+            Self::Failed => "is stuck",
             Self::Deleting => "is being deleted",
         }
     }

@@ -1,7 +1,7 @@
 //! `rollout status`: follows a rollout until it ends, and names the machines that it waits for.
 //!
-//! It reads the objects again after each [`PAUSE`] instead of watching them: a rollout takes minutes, and a read after a lost connection
-//! shows the whole state. Source: spec/packaging §5.2, PK-073.
+//! It watches the deployment, its sets and its machines, and reads the outlooks of the machines that the rollout waits for.
+//! Source: spec/packaging §5.2, PK-073.
 
 use std::{io::Write, time::Duration};
 
@@ -9,22 +9,23 @@ use clap::{ArgAction, Args};
 use tokio::time::Instant;
 
 use super::{
-    DeploymentArgs,
+    DeploymentArgs, deployment_named,
     progress::{Progress, Verdict},
 };
 use crate::cli::{
     Failure,
     go_flags::go_bool,
     plugin::{
-        no_deployment,
+        follow::{Following, Selection},
         output::{self, Answer, Format, Source, Style},
         session::{Session, now},
     },
 };
+use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
 
-/// The pause between two looks.
-const PAUSE: Duration = Duration::from_secs(2);
+/// The least time between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Flags of `rollout status`.
 #[derive(Clone, Debug, Args)]
@@ -85,7 +86,7 @@ pub fn follow_up(progress: &Progress, patience: Patience) -> Follow {
         (Verdict::Complete, _) | (Verdict::Progressing | Verdict::Paused, Patience::Once) => Follow::Done,
         (Verdict::Failed, _) => {
             let reported = progress.waits.iter().map(|wait| wait.message.as_str()).collect::<Vec<_>>().join("; ");
-            Follow::Failed(format!("the rollout of {name} does not get on: {reported}{}", progress.awaited()))
+            Follow::Failed(format!("the rollout of {name} is stuck: {reported}{}", progress.awaited()))
         }
         (Verdict::Deleting, _) => Follow::Failed(format!("deployment {name} is being deleted")),
         (Verdict::Paused, _) => {
@@ -104,24 +105,33 @@ pub fn follow_up(progress: &Progress, patience: Patience) -> Follow {
 /// When the deployment does not exist or is deleted, when it will not become complete by itself, or when the time is over.
 pub async fn follow(args: &StatusArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let session = Session::open(&args.of.session).await?;
-    let began = Instant::now();
+    let (name, began) = (args.of.deployment.as_str(), Instant::now());
     let limit = Some(args.timeout).filter(|limit| *limit > GoDuration::ZERO);
+    let first = deployment_named(&session, name).await?;
+    let mut watched = Following::begin(&session.client, &session.namespace, Selection::of_deployment(&first));
     let is_text = matches!(args.of.output.output, None | Some(Format::Wide));
     let mut shown: Option<Progress> = None;
     loop {
-        let fleet = session.fleet().await?;
-        let Some(deployment) = fleet.deployment(&session.namespace, &args.of.deployment) else {
-            return Err(match shown {
-                Some(_) => Failure::Input(format!("deployment {} was deleted", args.of.deployment)),
-                None => no_deployment(&session.namespace, &args.of.deployment),
-            });
-        };
-        let progress = Progress::of(deployment, &fleet);
         let patience = match limit {
             _ if !args.watch => Patience::Once,
             Some(limit) if began.elapsed() >= limit.to_std() => Patience::Over(limit),
             _ => Patience::Waits,
         };
+        let left = limit.map_or(Duration::MAX, |limit| limit.to_std().saturating_sub(began.elapsed()));
+        let Some(fleet) = watched.look().await? else {
+            if patience != Patience::Waits {
+                return Err(Failure::Input(format!("how far {name} is can't be told: the API server does not answer")));
+            }
+            watched.changed(PAUSE, left).await;
+            continue;
+        };
+        let Some(deployment) = fleet.deployment(&session.namespace, name).filter(|now| now.uid() == first.uid()) else {
+            return Err(Failure::Input(format!("deployment {name} was deleted")));
+        };
+        let awaited = Progress::of(deployment, &fleet).waits_for;
+        let awaited: Vec<&str> = awaited.iter().map(|machine| machine.name.as_str()).collect();
+        let outlooks = session.views.outlooks_of(&session.namespace, &awaited).await;
+        let progress = Progress::of(deployment, &fleet.clone().with_outlooks(outlooks));
         let follow = follow_up(&progress, patience);
         let is_news = shown.as_ref() != Some(&progress);
         if if is_text { is_news } else { follow != Follow::On } {
@@ -134,8 +144,7 @@ pub async fn follow(args: &StatusArgs, out: &mut dyn Write) -> Result<(), Failur
             Follow::On => {}
         }
         shown = Some(progress);
-        let left = limit.map_or(PAUSE, |limit| limit.to_std().saturating_sub(began.elapsed()));
-        tokio::time::sleep(PAUSE.min(left)).await;
+        watched.changed(PAUSE, left).await;
     }
 }
 
@@ -164,7 +173,7 @@ mod tests {
     #[case::paused_and_a_single_look(Verdict::Paused, Patience::Once, Follow::Done)]
     #[case::deleted(Verdict::Deleting, Patience::Waits, Follow::Failed("deployment web is being deleted".to_owned()))]
     #[case::failed(Verdict::Failed, Patience::Once, Follow::Failed(
-        "the rollout of web does not get on: MachineSet \"web-2\" is progressing.; it waits for web-1-a".to_owned()))]
+        "the rollout of web is stuck: MachineSet \"web-2\" is progressing.; it waits for web-1-a".to_owned()))]
     fn pk_073_a_look_decides(#[case] verdict: Verdict, #[case] patience: Patience, #[case] expected: Follow) {
         assert_eq!(follow_up(&progress(verdict), patience), expected);
     }
