@@ -147,7 +147,6 @@ impl Session<'_> {
             LoginState::Refused(failure, at) if now < *at + RETRY_LOGIN_AFTER => return Err(failure.clone()),
             LoginState::NotYet | LoginState::LoggedIn(_) | LoginState::Refused(..) => {}
         }
-        *state = LoginState::NotYet;
         match self.log_in().await {
             Ok(token) => {
                 let token = Arc::new(token);
@@ -161,6 +160,13 @@ impl Session<'_> {
                 Err(failure)
             }
         }
+    }
+
+    /// A valid token. Logs in again if an older token's catalogue lacks the service.
+    async fn token_for(&self, service: Service) -> Result<Arc<Token>, Failure> {
+        let token = self.token(None).await?;
+        let is_outdated = token.is_worth_renewing(service, self.region, Instant::now());
+        if is_outdated { self.token(Some(&token)).await.or(Ok(token)) } else { Ok(token) }
     }
 
     async fn log_in(&self) -> Result<Token, Failure> {
@@ -185,7 +191,7 @@ impl Session<'_> {
     /// # Errors
     /// The errors of the service.
     pub async fn send(&self, operation: Operation<'_>) -> Result<Bytes, Failure> {
-        let token = self.token(None).await?;
+        let token = self.token_for(operation.service).await?;
         match self.send_with(operation, &token).await {
             Err(failure) if failure.status.code == Code::Unauthenticated => {
                 let token = self.token(Some(&token)).await?;
@@ -200,7 +206,7 @@ impl Session<'_> {
     /// # Errors
     /// `FailedPrecondition` if it has not.
     pub async fn find_nova(&self) -> Result<(), Failure> {
-        self.token(None).await?.url(Service::Compute, self.region)?;
+        self.token_for(Service::Compute).await?.url(Service::Compute, self.region)?;
         Ok(())
     }
 
@@ -311,7 +317,7 @@ impl Session<'_> {
                 Err(failure) if number > 0 && matches!(failure.status.code, Code::InvalidArgument | Code::NotFound) => {
                     return Ok(None);
                 }
-                Err(failure) => return Err(failure),
+                Err(failure) => return Err(errors::of_list(failure)),
             };
             let unread = || Failure::permanent(Code::Internal, unreadable(operation));
             let mut body: Value = serde_json::from_slice(&body).map_err(|_| unread())?;

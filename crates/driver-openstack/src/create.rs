@@ -116,7 +116,11 @@ impl Creation<'_> {
     }
 
     async fn make(&self) -> Result<Server, Status> {
-        let resolved = self.resolve().await?;
+        let resolved = match self.resolve().await {
+            Ok(resolved) => resolved,
+            Err(status) if plan::is_refusal(&status) => return Err(self.cleaned_up(status).await),
+            Err(status) => return Err(status),
+        };
         match self.make_of(&resolved).await {
             Ok(server) => Ok(server),
             Err(Refused::Perhaps(status)) => Err(status),

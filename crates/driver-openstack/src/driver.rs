@@ -59,17 +59,7 @@ impl OpenStackDriver {
     }
 
     async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<CreatedVm, Status> {
-        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
-        let name = subject.name()?;
-        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
-            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
-        }
-        if name.len() > LONGEST_NAME {
-            let message = format!(
-                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
-            );
-            return Err(Status::new(Code::InvalidArgument, message));
-        }
+        let (subject, name) = self.to_create(request)?;
         let _held = subject.lock_name(&self.locks)?;
         let mut subject = self.coded(subject.logged_in(&self.clouds, cx).await)?;
         // The failure has no state, so that a mistyped region is not kept.
@@ -82,6 +72,25 @@ impl OpenStackDriver {
         self.coded(Creation { subject: &subject, cloud: &cloud, name }.run().await)
     }
 
+    /// The subject and the name of a machine that gets a server.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if no request for a server would be sent.
+    fn to_create<'a>(&self, request: &'a MachineRequest) -> Result<(Subject<'a>, &'a str), Status> {
+        let subject = self.subject(Spec::checked(&request.class)?, &request.machine, &request.secret)?;
+        let name = subject.name()?;
+        if subject.secret.get(SecretData::USER_DATA).is_none_or(<[u8]>::is_empty) {
+            return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
+        }
+        if name.len() > LONGEST_NAME {
+            let message = format!(
+                "the machine's name is its Node's, and {name:?} has more than {LONGEST_NAME} characters: no Node registers with it"
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
+        }
+        Ok((subject, name))
+    }
+
     async fn asked(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
         let subject = Spec::read(&request.class).and_then(|spec| self.subject(spec, &request.machine, &request.secret));
         if self.options.status == MachineStatus::Unimplemented {
@@ -91,12 +100,20 @@ impl OpenStackDriver {
             if subject.machine.spec.provider_id.is_empty() {
                 self.coded(subject.session_of_class(&self.clouds, cx).find_nova().await.map_err(Status::from))?;
             }
-            return Err(lookup::before_creation(unimplemented, &subject.memory));
+            return Err(self.before_creation(unimplemented, request, &subject));
         }
         let subject = self.coded(subject?.logged_in(&self.clouds, cx).await)?;
         let cloud = self.coded(subject.session_of_server(&self.clouds, cx).await)?;
         let found = self.coded(status(&subject, &cloud).await);
-        found.map_err(|status| lookup::before_creation(status, &subject.memory))
+        found.map_err(|status| self.before_creation(status, request, &subject))
+    }
+
+    /// The failure of a look-up, with a state if a creation follows. A creation that sends nothing leaves nothing, so that it needs no state.
+    fn before_creation(&self, status: Status, request: &MachineRequest, subject: &Subject<'_>) -> Status {
+        match self.to_create(request) {
+            Ok(_) => lookup::before_creation(status, &subject.memory),
+            Err(_) => status,
+        }
     }
 
     /// The outcome with the codes that the options select.

@@ -232,6 +232,21 @@ async fn c_13_a_call_to_an_unresponsive_cloud_ends_at_its_deadline() {
     assert_eq!(rig.driver.get_machine_status(&cx, rig.request()).await.unwrap_err().code, Code::DeadlineExceeded);
 }
 
+/// The login fell into a moment in which Keystone's catalogue lacked the region.
+#[tokio::test(start_paused = true)]
+async fn a_region_that_the_catalogue_has_again_is_used_before_the_token_ends() {
+    let rig = Rig::new(json!({}));
+    rig.cloud.state().regions = vec![("eu-2", "other")];
+    assert_eq!(rig.create().await.unwrap_err().code, Code::FailedPrecondition);
+    rig.cloud.state().regions = vec![("eu-1", "cloud"), ("eu-2", "other")];
+    assert_eq!(rig.create().await.unwrap_err().code, Code::FailedPrecondition, "logins are not repeated at once");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    rig.cloud.fails("POST /auth/tokens", vec![Fault::Error(503, "busy"); 4]);
+    assert_eq!(rig.create().await.unwrap_err().code, Code::FailedPrecondition, "the old token stays in use");
+    rig.create().await.unwrap();
+    assert_eq!(rig.cloud.state().logins, 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_status_call_can_be_unimplemented_as_in_the_go_driver() {
     let rig = Rig::new(json!({}));

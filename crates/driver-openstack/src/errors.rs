@@ -1,7 +1,7 @@
 //! Maps errors of the services to machine codes (spec/providers §6.2, decisions.md 55). The texts are those of the real services.
 
 use cloud_client::{Answer, Failure, FailureKind};
-use machine_driver::Code;
+use machine_driver::{Code, Status};
 use serde_json::Value;
 
 use crate::keystone::Service;
@@ -58,6 +58,15 @@ pub fn failure(service: Service, what: &str, answer: &Answer) -> Option<Failure>
         .unwrap_or_default();
     let message = format!("{what}: {} answers {status}{named}: {}{id}", service.name(), error.message);
     Some(Failure { reason: error.reason, ..Failure::new(code, message, trouble) })
+}
+
+/// The failure of a list. The service does not know the list if it answers 404, for example because its URL in the catalogue is wrong: what the list
+/// would contain may exist. Callers take `NotFound` for the end of a machine's server.
+pub fn of_list(failure: Failure) -> Failure {
+    if failure.status.code != Code::NotFound {
+        return failure;
+    }
+    Failure { kind: FailureKind::Temporary, status: Status { code: Code::Unavailable, ..failure.status }, ..failure }
 }
 
 fn code_of(service: Service, status: u16, error: &ServiceError) -> Code {
@@ -221,6 +230,13 @@ mod tests {
             _ => FailureKind::Permanent,
         };
         assert_eq!(failure.kind, expected);
+    }
+
+    #[rstest]
+    #[case(NotFound, Unavailable)]
+    #[case(PermissionDenied, PermissionDenied)]
+    fn a_list_that_is_not_found_is_no_empty_list(#[case] code: Code, #[case] expected: Code) {
+        assert_eq!(of_list(Failure::permanent(code, "no")).status.code, expected);
     }
 
     #[test]

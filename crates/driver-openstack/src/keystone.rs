@@ -72,6 +72,7 @@ pub struct Token {
     pub secret: Secret,
     /// The id of the login's project. `None` for a login without a project.
     pub project: Option<String>,
+    received: Instant,
     good_until: Instant,
     catalog: Vec<Entry>,
 }
@@ -117,6 +118,9 @@ struct Endpoint {
 /// The longest time before its end in which a token is no longer used. For a short lifetime it is a fifth of that.
 const LONGEST_MARGIN: Duration = Duration::from_secs(60);
 
+/// The time after which a login is repeated for a service that the catalogue lacks.
+const RENEW_CATALOGUE_AFTER: Duration = Duration::from_secs(60);
+
 impl Token {
     /// Reads the token in an answer that was received at this time.
     ///
@@ -133,6 +137,7 @@ impl Token {
         Ok(Self {
             secret: Secret::new(token),
             project: described.project.map(|project| project.id),
+            received: now,
             good_until: now + lifetime.saturating_sub(margin),
             catalog: described.catalog,
         })
@@ -141,6 +146,12 @@ impl Token {
     /// Whether the token may be used at this time.
     pub fn is_good(&self, now: Instant) -> bool {
         now < self.good_until
+    }
+
+    /// Whether the catalogue of the token is worth another login, because it lacks a service in a region. An operator may have added the region since,
+    /// or Keystone may have left it out for a moment.
+    pub fn is_worth_renewing(&self, service: Service, region: &str, now: Instant) -> bool {
+        self.url(service, region).is_err() && now.saturating_duration_since(self.received) >= RENEW_CATALOGUE_AFTER
     }
 
     /// The URL of a service in a region.
@@ -221,6 +232,16 @@ mod tests {
         let found = token(Instant::now()).url(service, region);
         assert_eq!(found.clone().ok().as_deref(), url);
         assert!(url.is_some() || found.unwrap_err().code == Code::FailedPrecondition);
+    }
+
+    #[rstest]
+    #[case::the_region_is_there("a", 3600, false)]
+    #[case::it_is_missing("c", 60, true)]
+    #[case::the_login_was_just_now("c", 59, false)]
+    fn a_catalogue_without_a_region_is_read_again(#[case] region: &str, #[case] age: u64, #[case] expected: bool) {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(age);
+        assert_eq!(token(now).is_worth_renewing(Service::Compute, region, later), expected);
     }
 
     #[test]

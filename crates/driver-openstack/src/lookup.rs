@@ -152,6 +152,8 @@ pub enum Deletion {
     OfMachine,
     /// A server that no machine has. The collector of orphans deletes it. A machine of the same name may have another server.
     OfOrphan,
+    /// What the driver has made for a deleted server. The collector of orphans deletes it.
+    OfRemains,
 }
 
 /// The user of a port or a volume in a deletion.
@@ -213,9 +215,9 @@ pub fn leftovers(
     volumes: Vec<Volume>,
 ) -> Vec<ListedVm> {
     let mut names: BTreeSet<String> = servers.iter().map(|server| server.name.clone()).collect();
-    let is_marked = |port: &Port| port.description.as_deref() == Some(&mark(owner));
-    let ports = ports.into_iter().filter(|port| is_marked(port) && port.device_id.is_empty());
-    let volumes = our_volumes(volumes, &Owners::of_class(owner.clone()))
+    let owners = Owners::of_class(owner.clone());
+    let ports = ports.into_iter().filter(|port| is_made(port, &owners) && port.device_id.is_empty());
+    let volumes = our_volumes(volumes, &owners)
         .into_iter()
         .filter(|volume| volume.metadata.contains_key(MADE_FOR))
         .filter(|volume| volume.attachments.is_empty() && matches!(Disk::of(volume), Disk::Ready | Disk::Broken));
@@ -299,8 +301,31 @@ pub fn our_ports(ports: Vec<Port>, owners: &Owners) -> Vec<Port> {
 
 /// Whether a port belongs to one of the owners.
 fn own_port(owners: &Owners, port: &Port) -> bool {
-    let is_marked = || port.description.as_deref().is_some_and(|text| owners.are_described_by(text, mark));
-    owners.own(port.tags.iter()) || is_marked()
+    owners.own(port.tags.iter()) || is_made(port, owners)
+}
+
+/// Whether the driver has made a port for one of the owners.
+fn is_made(port: &Port, owners: &Owners) -> bool {
+    port.description.as_deref().is_some_and(|text| owners.are_described_by(text, mark))
+}
+
+/// The ports that a deletion deletes if nothing uses them. `ports` have the name of the machine. A user may give the name and the keys of the
+/// class to other ports.
+pub fn ports_to_delete(ports: Vec<Port>, owners: &Owners, deletion: Deletion) -> Vec<Port> {
+    let mut ports = our_ports(ports, owners);
+    if deletion == Deletion::OfRemains {
+        ports.retain(|port| is_made(port, owners));
+    }
+    ports
+}
+
+/// The volumes that a deletion deletes if nothing uses them, as [`ports_to_delete`].
+pub fn volumes_to_delete(volumes: Vec<Volume>, owners: &Owners, deletion: Deletion) -> Vec<Volume> {
+    let mut volumes = our_volumes(volumes, owners);
+    if deletion == Deletion::OfRemains {
+        volumes.retain(|volume| volume.metadata.contains_key(MADE_FOR));
+    }
+    volumes
 }
 
 /// The tags of a port with the missing tags of the owner added. `None` if no tag is missing.

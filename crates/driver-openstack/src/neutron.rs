@@ -133,8 +133,8 @@ impl Session<'_> {
         self.send(operation).await.map(drop)
     }
 
-    /// Deletes a port.
-    pub async fn delete_port(&self, id: &str) -> Result<(), Failure> {
+    /// Deletes a port. `None` if there is none.
+    pub async fn delete_port(&self, id: &str) -> Result<Option<()>, Failure> {
         self.delete(Service::Network, "deleting the server's port", &format!("/ports/{id}")).await
     }
 

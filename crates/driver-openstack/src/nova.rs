@@ -102,8 +102,8 @@ impl Session<'_> {
         self.call(operation, "server").await.map(|made: Made| made.id)
     }
 
-    /// Starts to delete a server. Succeeds for a server that does not exist.
-    pub async fn delete_server(&self, id: &str) -> Result<(), Failure> {
+    /// Starts to delete a server. `None` if there is none.
+    pub async fn delete_server(&self, id: &str) -> Result<Option<()>, Failure> {
         self.delete(Service::Compute, "deleting the server", &format!("/servers/{id}")).await
     }
 
@@ -112,8 +112,8 @@ impl Session<'_> {
         self.list(Operation::get(Service::Compute, "looking for the flavor", "/flavors"), "flavors").await
     }
 
-    /// Deletes an object. Succeeds for an object that does not exist.
-    pub(crate) async fn delete(&self, service: Service, what: &str, path: &str) -> Result<(), Failure> {
+    /// Deletes an object. `None` if there is none.
+    pub(crate) async fn delete(&self, service: Service, what: &str, path: &str) -> Result<Option<()>, Failure> {
         let operation = Operation { method: &Method::DELETE, ..Operation::get(service, what, path) };
         match optional(self.send(operation).await)? {
             // The services answer a deletion with an empty body. Any other body comes from a gateway.
@@ -122,7 +122,7 @@ impl Session<'_> {
                 format!("{what}: the answer is none of the service"),
                 FailureKind::Temporary,
             )),
-            _ => Ok(()),
+            answer => Ok(answer.map(drop)),
         }
     }
 }

@@ -47,6 +47,12 @@ pub fn volume(earlier: Earlier<Volume>) -> Supply<Volume> {
     }
 }
 
+/// Whether a look for the objects that a class names has found that it can't have a server. The creation cleans up then, so that a user may change
+/// the project of the class. After any other failure the next attempt may succeed, and uses what earlier attempts have made.
+pub fn is_refusal(status: &Status) -> bool {
+    matches!(status.code, Code::NotFound | Code::OutOfRange | Code::InvalidArgument | Code::ResourceExhausted)
+}
+
 /// The outcome of a request that makes something.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Made<T> {
@@ -236,12 +242,22 @@ impl VolumeDeletion {
         }
     }
 
-    /// The progress after the answer to a request.
+    /// Whether the volume is surely gone after this number of looks in a row that have not found it.
+    pub const fn is_gone(self, unseen: u32) -> bool {
+        match self {
+            Self::Accepted => unseen > 0,
+            // One look may be wrong, as with servers.
+            Self::Refused(_) => unseen >= UNSEEN_LOOKS,
+        }
+    }
+
+    /// The progress after the answer to a request. `None` is an answer that there is no such volume, which Cinder has just shown.
     ///
     /// # Errors
     /// The refusal that is one too many, and every other failure.
-    pub fn after(self, id: &str, answer: Result<(), Failure>) -> Result<Self, Status> {
-        match (self, answer) {
+    pub fn after(self, id: &str, answer: Result<Option<()>, Failure>) -> Result<Self, Status> {
+        let unknown = || Failure::permanent(Code::InvalidArgument, "Cinder shows it, and does not find it");
+        match (self, answer.and_then(|answer| answer.ok_or_else(unknown))) {
             (_, Ok(())) => Ok(Self::Accepted),
             // The volume may still be attached, although its status is another one. Otherwise a user has to act: Cinder deletes no volume that
             // has snapshots, for example.
@@ -296,6 +312,19 @@ mod tests {
     #[case::it_does_not_fit(Earlier::Unusable(vec![volume_of("available")]), Supply::Make { instead_of: Vec::new() })]
     fn a_volume_is_used_or_made(#[case] earlier: Earlier<Volume>, #[case] expected: Supply<Volume>) {
         assert_eq!(volume(earlier), expected);
+    }
+
+    #[rstest]
+    #[case(Code::NotFound, true)]
+    #[case(Code::OutOfRange, true)]
+    #[case(Code::InvalidArgument, true)]
+    #[case(Code::ResourceExhausted, true)]
+    #[case(Code::Unavailable, false)]
+    #[case(Code::DeadlineExceeded, false)]
+    #[case(Code::PermissionDenied, false)]
+    #[case(Code::Unauthenticated, false)]
+    fn a_class_is_refused_by_what_the_cloud_says_of_its_names(#[case] code: Code, #[case] expected: bool) {
+        assert_eq!(is_refusal(&failed(code, "no")), expected);
     }
 
     #[rstest]
@@ -445,7 +474,26 @@ mod tests {
         #[case] code: Option<Code>,
         #[case] expected: Result<VolumeDeletion, Status>,
     ) {
-        let answer = code.map_or(Ok(()), |code| Err(Failure::permanent(code, "no")));
+        let answer = code.map_or(Ok(Some(())), |code| Err(Failure::permanent(code, "no")));
         assert_eq!(VolumeDeletion::Refused(refusals).after("v", answer), expected);
+    }
+
+    #[test]
+    fn a_volume_that_cinder_shows_and_does_not_find_is_requested_again() {
+        assert_eq!(VolumeDeletion::BEGIN.after("v", Ok(None)), Ok(VolumeDeletion::Refused(1)));
+        let refused = VolumeDeletion::Refused(2).after("v", Ok(None)).unwrap_err();
+        assert_eq!(
+            refused.message,
+            "volume v can't be deleted yet (it is tried again): Cinder shows it, and does not find it"
+        );
+    }
+
+    #[rstest]
+    #[case::its_deletion_was_accepted(VolumeDeletion::Accepted, 1, true)]
+    #[case::it_is_shown(VolumeDeletion::Accepted, 0, false)]
+    #[case::two_looks_are_not_enough(VolumeDeletion::BEGIN, 2, false)]
+    #[case::three_looks_are(VolumeDeletion::Refused(1), 3, true)]
+    fn a_volume_is_surely_gone(#[case] progress: VolumeDeletion, #[case] unseen: u32, #[case] expected: bool) {
+        assert_eq!(progress.is_gone(unseen), expected);
     }
 }

@@ -20,10 +20,10 @@ use crate::{
 /// `Aborted` before anything is deleted, if the state of the machine lacks what the servers show.
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
-    match subject.deletion() {
+    match subject.deletion(&servers) {
         Deletion::OfMachine => subject.memory.check_kept(&subject.memory_with(&servers), subject.spec.root_disk())?,
         // Nothing keeps a state for it.
-        Deletion::OfOrphan => {}
+        Deletion::OfOrphan | Deletion::OfRemains => {}
     }
     all(subject, cloud, &servers).await
 }
@@ -50,7 +50,7 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     for server in servers {
         // A failure does not stop the others.
         match cloud.delete_server(&server.id).await {
-            Ok(()) => ending.push(&server.id),
+            Ok(_) => ending.push(&server.id),
             Err(failure) => failed = failed.or(Some(failure.status)),
         }
     }
@@ -66,7 +66,7 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    let rest = Rest { subject, memory, cloud, ended: &ended };
+    let rest = Rest { subject, memory, cloud, deletion: subject.deletion(servers), ended: &ended };
     rest.remove_ports(name).await?;
     // The class may have asked for a volume before, whatever it says now.
     rest.remove_volumes(name).await
@@ -106,6 +106,7 @@ struct Rest<'a> {
     subject: &'a Subject<'a>,
     memory: &'a Memory,
     cloud: &'a Session<'a>,
+    deletion: Deletion,
     /// The ids of the servers that this call has deleted.
     ended: &'a [&'a str],
 }
@@ -116,9 +117,9 @@ impl Rest<'_> {
     /// # Errors
     /// `Aborted` if it is the machine's own server, which Nova has not shown before in this call.
     async fn is_in_use(&self, server: &str) -> Result<bool, Status> {
-        let Self { subject, cloud, ended, .. } = *self;
+        let Self { subject, cloud, deletion, ended, .. } = *self;
         let own = subject.place()?.map(|place| place.id);
-        match lookup::user(server, ended, own, subject.deletion()) {
+        match lookup::user(server, ended, own, deletion) {
             User::Nobody => return Ok(false),
             User::Another => return Ok(true),
             User::AskNova => {}
@@ -132,17 +133,24 @@ impl Rest<'_> {
     }
 
     async fn remove_ports(&self, name: &str) -> Result<(), Status> {
-        for port in lookup::our_ports(self.cloud.ports_named(name).await?, &self.memory.owners) {
-            if !self.is_in_use(&port.device_id).await? {
-                self.cloud.delete_port(&port.id).await?;
+        let mut wait = Wait::within(self.cloud.cx);
+        loop {
+            let found = self.cloud.ports_named(name).await?;
+            let mut unknown = None;
+            for port in lookup::ports_to_delete(found, &self.memory.owners, self.deletion) {
+                if !self.is_in_use(&port.device_id).await? && self.cloud.delete_port(&port.id).await?.is_none() {
+                    unknown = Some(port.id);
+                }
             }
+            // Neutron has just shown the port. Another server of its API may not know the port yet.
+            let Some(id) = unknown else { return Ok(()) };
+            wait.pause(|| format!("port {id} is listed, and Neutron does not find it")).await?;
         }
-        Ok(())
     }
 
     async fn remove_volumes(&self, name: &str) -> Result<(), Status> {
         let found = self.cloud.volumes_if_any(self.memory.volumes, self.cloud.volumes_named(name)).await?;
-        for volume in lookup::our_volumes(found, &self.memory.owners) {
+        for volume in lookup::volumes_to_delete(found, &self.memory.owners, self.deletion) {
             self.remove_volume(volume).await?;
         }
         Ok(())
@@ -157,19 +165,23 @@ impl Rest<'_> {
                 return Ok(());
             }
         }
-        let (mut wait, mut progress) = (Wait::within(self.cloud.cx), VolumeDeletion::BEGIN);
+        let (mut wait, mut progress, mut unseen) = (Wait::within(self.cloud.cx), VolumeDeletion::BEGIN, 0);
+        let id = volume.id.clone();
         loop {
-            let id = volume.id.clone();
             match progress.next(&volume, wait.unchanged(&state::volume_in_words(&volume))) {
+                // The volume may be gone.
+                _ if unseen > 0 => {}
                 VolumeStep::Request => progress = progress.after(&id, self.cloud.delete_volume(&id).await)?,
                 VolumeStep::Wait => {}
                 VolumeStep::Fail(status) => return Err(status),
             }
             wait.pause(|| format!("volume {id} is still {}", volume.status)).await?;
-            match self.cloud.volume(&id).await? {
-                None => return Ok(()),
-                Some(now) => volume = now,
+            let shown = self.cloud.volume(&id).await?;
+            unseen = if shown.is_some() { 0 } else { unseen + 1 };
+            if progress.is_gone(unseen) {
+                return Ok(());
             }
+            volume = shown.unwrap_or(volume);
         }
     }
 }

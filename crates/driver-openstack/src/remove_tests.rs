@@ -277,6 +277,35 @@ async fn a_machine_of_which_nothing_was_made_is_made_in_another_project() {
     assert!(state.is_some_and(|state| state.contains("project-2")));
 }
 
+/// A user has written the login of a wrong project to the Secret, in which the class can't have a server, and corrects it.
+#[rstest]
+#[case::the_project_has_no_such_flavor(json!({"flavorName": "gone"}))]
+#[case::it_has_no_such_network(json!({"networkID": null, "subnetID": null, "networks": [{"name": "gone"}]}))]
+#[case::it_has_no_such_subnet(json!({"subnetID": "gone"}))]
+#[case::the_class_is_incomplete(json!({"keyName": null}))]
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_the_first_project_refuses_is_made_in_another_one(#[case] wrong: Value) {
+    let rig = Rig::new(wrong);
+    let state = rig.status().await.unwrap_err().last_known_state;
+    let rig = rig.keeping(state);
+    let state = rig.create().await.unwrap_err().last_known_state;
+    let rig = Rig { patch: json!({"securityGroups": ["others"]}), ..rig.keeping(state) };
+    (rig.cloud.state().expired, rig.cloud.state().project) = (true, "project-2");
+    rig.list().await.unwrap();
+    rig.delete().await.unwrap();
+    rig.create().await.unwrap();
+    assert_eq!(rig.servers().len(), 1);
+}
+
+/// An earlier attempt of the machine has left a port, and the process has ended.
+#[tokio::test(start_paused = true)]
+async fn a_creation_that_is_refused_leaves_nothing_of_an_earlier_one() {
+    let rig = Rig::new(json!({"flavorName": "gone"}));
+    rig.port("p-a", json!({}));
+    assert_eq!(rig.create().await.unwrap_err().code, Code::ResourceExhausted);
+    assert!(rig.is_empty());
+}
+
 /// Neutron shows the ports of all projects to a login with the role `admin`.
 #[tokio::test(start_paused = true)]
 async fn ports_of_other_projects_are_neither_used_nor_listed_nor_deleted() {
@@ -386,6 +415,83 @@ async fn what_is_left_of_a_server_is_listed_until_it_is_deleted(#[case] request:
     rig.delete().await.unwrap();
     assert!(rig.is_empty(), "{:?} {:?}", rig.ports(), rig.volumes());
     assert_eq!(rig.list().await.unwrap(), []);
+}
+
+const NO_PORT: Fault = Fault::Error(
+    404,
+    r#"{"NeutronError": {"type": "HTTPNotFound", "message": "The resource could not be found.", "detail": ""}}"#,
+);
+const NO_VOLUME: Fault =
+    Fault::Error(404, r#"{"itemNotFound": {"code": 404, "message": "Volume could not be found."}}"#);
+
+/// The URL of a service in the catalogue is wrong, so that the service itself answers 404. `NotFound` would end the machine.
+#[rstest]
+#[case::of_servers("GET /servers/detail", NOT_SHOWN)]
+#[case::of_ports("GET /ports", NO_PORT)]
+#[case::of_volumes("GET /volumes", NO_VOLUME)]
+#[tokio::test(start_paused = true)]
+async fn a_list_that_a_service_does_not_know_ends_no_machine(#[case] request: &'static str, #[case] fault: Fault) {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails(request, [fault]);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::Unavailable);
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// One of several servers of an API lags behind.
+#[rstest]
+#[case::a_port("DELETE /ports", NO_PORT)]
+#[case::a_volume("DELETE /volumes", NO_VOLUME)]
+#[tokio::test(start_paused = true)]
+async fn what_was_listed_and_is_not_found_is_deleted_again(#[case] request: &'static str, #[case] fault: Fault) {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    rig.cloud.fails(request, [fault]);
+    let began = Instant::now();
+    rig.delete().await.unwrap();
+    assert!(rig.is_empty());
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+}
+
+/// Cinder is asked about a volume that it is still detaching.
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_one_look_does_not_find_is_deleted() {
+    let rig = Rig::new(with_volume());
+    rig.create().await.unwrap();
+    {
+        let mut state = rig.cloud.state();
+        state.servers.clear();
+        state.ports.clear();
+        state.volumes[0]["status"] = json!("detaching");
+    }
+    rig.cloud.fails("GET /volumes/v-2", [NO_VOLUME]);
+    let cloud = rig.cloud.clone();
+    let detached = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let mut state = cloud.state();
+        (state.volumes[0]["status"], state.volumes[0]["attachments"]) = (json!("available"), json!([]));
+    };
+    let (deleted, ()) = tokio::join!(rig.delete(), detached);
+    deleted.unwrap();
+    assert!(rig.is_empty());
+}
+
+/// A user has given the name of a machine and the keys of the class to a port for a virtual address, and to a volume.
+#[tokio::test(start_paused = true)]
+async fn only_what_the_driver_has_made_counts_as_the_remains_of_a_server() {
+    let rig = Rig::new(with_volume());
+    let id = rig.create().await.unwrap().vm.provider_id;
+    rig.cloud.fails("DELETE /ports", [FORBIDDEN]);
+    let rig = rig.orphan(&id);
+    rig.delete().await.unwrap_err();
+    rig.port("p-vip", json!({"description": "vip"}));
+    let data = json!({"id": "v-data", "name": "m-1", "status": "available", "attachments": [], "metadata": {CLUSTER: "1", ROLE: "1"}});
+    rig.cloud.state().volumes.push(data);
+    let left = rig.list().await.unwrap();
+    let rig = rig.orphan(&left[0].provider_id);
+    rig.delete().await.unwrap();
+    assert_eq!((rig.ports(), rig.volumes()), (strings(&["p-vip"]), strings(&["v-data"])));
 }
 
 /// Other programs give the keys of the pool to what they make, for example to the port of a virtual address.

@@ -105,8 +105,8 @@ impl Session<'_> {
         self.call(operation, "volume").await
     }
 
-    /// Starts to delete a volume. Succeeds for a volume that does not exist.
-    pub async fn delete_volume(&self, id: &str) -> Result<(), Failure> {
+    /// Starts to delete a volume. `None` if there is none.
+    pub async fn delete_volume(&self, id: &str) -> Result<Option<()>, Failure> {
         self.delete(Service::Volume, "deleting the server's volume", &format!("/volumes/{id}")).await
     }
 }

@@ -80,9 +80,10 @@ impl<'a> Subject<'a> {
         name.ok_or_else(|| Status::new(Code::InvalidArgument, "the machine has no name"))
     }
 
-    /// Which machine a deletion deletes. Only machines of the API server have a UID.
-    pub fn deletion(&self) -> Deletion {
+    /// What a deletion deletes that has found these servers. Only machines of the API server have a UID.
+    pub fn deletion(&self, servers: &[Server]) -> Deletion {
         match self.machine.metadata.uid.as_deref() {
+            None | Some("") if servers.is_empty() => Deletion::OfRemains,
             None | Some("") => Deletion::OfOrphan,
             Some(_) => Deletion::OfMachine,
         }
