@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use machine_driver::OwnerTags;
 
 use crate::{
+    credentials::STS,
     query::Query,
     xml::{Element, Xml},
 };
@@ -19,6 +20,16 @@ const PAGE: u16 = 500;
 /// An empty request.
 pub fn query(action: &'static str) -> Query {
     Query::new(action, VERSION)
+}
+
+/// Asks STS for the account of the credentials.
+pub fn get_caller_identity() -> Query {
+    Query::new("GetCallerIdentity", STS)
+}
+
+/// Reads the id of the account in the answer of `GetCallerIdentity`.
+pub fn read_account(xml: &Xml<'_>) -> Option<String> {
+    xml.root().child("GetCallerIdentityResult")?.some_text("Account")
 }
 
 /// Asks for an image.
@@ -166,6 +177,8 @@ pub struct Instance {
     /// The client token of the request that made the instance.
     pub client_token: String,
     pub launched: Option<Timestamp>,
+    /// The id of the account that the instance belongs to.
+    pub account: Option<String>,
     pub tags: Vec<(String, String)>,
     pub interfaces: Vec<Interface>,
     pub state_reason: Option<(String, String)>,
@@ -184,6 +197,12 @@ pub struct Interface {
 }
 
 impl Instance {
+    /// Reads an instance of a reservation, which names the account.
+    fn of_reservation(reservation: Element<'_, '_>) -> impl Iterator<Item = Self> {
+        let account = reservation.some_text("ownerId");
+        reservation.items("instancesSet").map(move |instance| Self { account: account.clone(), ..Self::read(instance) })
+    }
+
     fn read(from: Element<'_, '_>) -> Self {
         let reason = from.child("stateReason");
         Self {
@@ -193,6 +212,7 @@ impl Instance {
             private_ip: from.some_text("privateIpAddress"),
             client_token: from.text("clientToken").to_owned(),
             launched: from.value("launchTime"),
+            account: None,
             tags: from.items("tagSet").map(|tag| (tag.text("key").to_owned(), tag.text("value").to_owned())).collect(),
             interfaces: from.items("networkInterfaceSet").map(Interface::read).collect(),
             state_reason: reason.map(|reason| (reason.text("code").to_owned(), reason.text("message").to_owned())),
@@ -243,7 +263,7 @@ pub fn read_image(xml: &Xml<'_>) -> Option<Image> {
 
 /// Reads the instance in the answer of `RunInstances`. `None` if there is none.
 pub fn read_launched(xml: &Xml<'_>) -> Option<Instance> {
-    xml.root().items("instancesSet").next().map(Instance::read)
+    Instance::of_reservation(xml.root()).next()
 }
 
 /// A page of the answer of `DescribeInstances`.
@@ -258,8 +278,8 @@ pub fn read_page(xml: &Xml<'_>) -> Option<Page> {
     let root = xml.root();
     // An answer without a list must not be read as an empty list.
     root.child("reservationSet")?;
-    let instances = root.items("reservationSet").flat_map(|reservation| reservation.items("instancesSet"));
-    Some(Page { instances: instances.map(Instance::read).collect(), next: root.some_text("nextToken") })
+    let instances = root.items("reservationSet").flat_map(Instance::of_reservation).collect();
+    Some(Page { instances, next: root.some_text("nextToken") })
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ const MAX_ENTRIES: usize = 256;
 /// The largest size of a token file, in bytes.
 const LONGEST_TOKEN: u64 = 64 * 1024;
 /// The version of STS's API.
-const STS: &str = "2011-06-15";
+pub const STS: &str = "2011-06-15";
 
 impl Source {
     /// The source for the Secrets of a class: a role with a token, access keys, or else the identity of the process.

@@ -35,6 +35,8 @@ const MAX_ATTEMPTS: usize = 8;
 /// The shortest and the longest pause between two requests for a new instance.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long STS may take to tell the account of the credentials. It may be out of reach.
+const IDENTITY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most characters of a client token before the number of the attempt. EC2 allows 64 characters in total.
 const LONGEST_TOKEN: usize = 60;
 
@@ -138,14 +140,27 @@ impl<'a> Subject<'a> {
     async fn live_instance(&self, ec2: &Session<'_>, id: &str) -> Result<Option<Instance>, Status> {
         match ec2.instance(id).await? {
             None if self.may_be_shown_later(id) => Err(lookup::not_shown_yet(id)),
+            None => self.check_account(ec2).await.map(|()| None),
             Some(instance) if !instance.has_ended() => {
                 if !self.was_made_for_machine(&instance) {
                     lookup::named_by_id(&instance, &self.owner, self.name().unwrap_or_default())?;
                 }
                 Ok(Some(instance))
             }
-            None | Some(_) => Ok(None),
+            Some(_) => Ok(None),
         }
+    }
+
+    /// Checks that EC2 shows the instance to these credentials if it exists.
+    ///
+    /// # Errors
+    /// `FailedPrecondition` for credentials of another account than that of the instance.
+    async fn check_account(&self, ec2: &Session<'_>) -> Result<(), Status> {
+        let Some(made_in) = Kept::of(&self.machine.status.last_known_state).and_then(|kept| kept.account) else {
+            return Ok(());
+        };
+        let login = tokio::time::timeout(IDENTITY_TIMEOUT, ec2.account_id()).await;
+        lookup::check_account(&made_in, login.ok().and_then(Result::ok).as_deref())
     }
 
     /// Whether EC2 may not show the machine's instance yet.
@@ -154,17 +169,14 @@ impl<'a> Subject<'a> {
         is_launched || lookup::may_be_shown_later(self.machine, Timestamp::now())
     }
 
-    /// Checks that EC2 shows the instance that this process may have launched for a machine without a provider id and without a live instance. EC2 shows
-    /// an ended instance for an hour. What another process has launched is shown within the time that the controller waits after a call with an unknown
-    /// outcome.
+    /// Checks for a machine without a provider id and without a live instance that EC2 shows what this process may have launched for it. What another
+    /// process has launched is shown within the time that the controller waits after a call with an unknown outcome.
     ///
     /// # Errors
     /// `Unavailable` if an instance may have been launched that EC2 does not show yet.
-    async fn shows_what_was_launched(&self, ec2: &Session<'_>) -> Result<(), Status> {
+    async fn check_launch_is_shown(&self, ec2: &Session<'_>) -> Result<(), Status> {
         let Some(token) = self.memory.asked.get(&self.token()?, Instant::now()) else { return Ok(()) };
-        // An instance of an earlier launch says nothing about the last one.
-        let is_shown = self.named(ec2, States::Any).await?.iter().any(|instance| instance.client_token == token);
-        if is_shown { Ok(()) } else { Err(lookup::perhaps_not_shown_yet(self.name()?)) }
+        lookup::shown_launch(&token, &self.named(ec2, States::Any).await?, self.name()?)
     }
 
     /// What the instance lacks of the settings of the class.
@@ -369,7 +381,7 @@ impl Driver for AwsDriver {
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
                 let launched = subject.launched(&ec2, &root_device, attempt).await?;
-                let state = Kept { launched: Timestamp::now() }.state();
+                let state = Kept { launched: Timestamp::now(), account: launched.account.clone() }.state();
                 let remembering = |status: Status| Status { last_known_state: Some(state.clone()), ..status };
                 let instance = subject.visible(&ec2, launched).await.map_err(remembering)?;
                 (instance, state)
@@ -377,7 +389,8 @@ impl Driver for AwsDriver {
             1 => {
                 let instance = live.into_iter().next().unwrap_or_default();
                 let launched = instance.launched.unwrap_or_else(Timestamp::now);
-                (instance, Kept { launched }.state())
+                let state = Kept { launched, account: instance.account.clone() }.state();
+                (instance, state)
             }
             _ => return Err(lookup::too_many(&live)),
         };
@@ -443,7 +456,7 @@ impl Driver for AwsDriver {
             }
         }
         if location.is_none() && ending.is_empty() {
-            subject.shows_what_was_launched(&ec2).await?;
+            subject.check_launch_is_shown(&ec2).await?;
         }
         // A failure does not stop the others.
         for instance in &ending {

@@ -68,9 +68,43 @@ impl Ec2 {
     }
 }
 
+/// A service that gets signed requests.
+#[derive(Clone, Copy)]
+enum Api {
+    Ec2,
+    Sts,
+}
+
+impl Api {
+    /// The name of the service in host names and signatures.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ec2 => "ec2",
+            Self::Sts => "sts",
+        }
+    }
+
+    /// The name of the service in messages.
+    const fn shown(self) -> &'static str {
+        match self {
+            Self::Ec2 => "EC2",
+            Self::Sts => "STS",
+        }
+    }
+
+    /// The URL that replaces the endpoints of the service.
+    const fn endpoint(self, options: &AwsOptions) -> Option<&String> {
+        match self {
+            Self::Ec2 => options.ec2_endpoint.as_ref(),
+            Self::Sts => options.sts_endpoint.as_ref(),
+        }
+    }
+}
+
 /// A request for an action.
 #[derive(Clone, Copy)]
 struct Operation<'a> {
+    api: Api,
     /// The name of the request in metrics.
     service: &'static str,
     query: &'a Query,
@@ -122,13 +156,13 @@ impl Session<'_> {
         credentials: &Credentials,
         read: &(impl Fn(&Xml<'_>) -> Option<T> + Send + Sync),
     ) -> Result<T, Failure> {
-        let Operation { service, query, repeat } = operation;
+        let Operation { api, service, query, repeat } = operation;
         let Ec2 { client, options, .. } = self.ec2;
-        let url = address(&self.ec2.url("ec2", self.region, options.ec2_endpoint.as_ref()))?;
+        let url = address(&self.ec2.url(api.name(), self.region, api.endpoint(options)))?;
         let (target, body) = (url.to_string(), query.body());
         // Each attempt has a new signature, because signatures are valid for a few minutes only.
         let build = || {
-            let form = Form { url: &target, service: "ec2", region: self.region, body: &body };
+            let form = Form { url: &target, service: api.name(), region: self.region, body: &body };
             let mut request = Request::post(url.clone()).header("content-type", FORM);
             for (name, value) in sign(form, credentials, Timestamp::now())? {
                 request = request.header(name, value);
@@ -138,7 +172,7 @@ impl Session<'_> {
                 Status::new(Code::Unauthenticated, "the credentials hold characters that no request can carry")
             })
         };
-        let read = |answer: &Answer| match errors::failure("EC2", query.action(), answer) {
+        let read = |answer: &Answer| match errors::failure(api.shown(), query.action(), answer) {
             Some(failure) => Err(credentials.redacted(failure)),
             // The error page of a gateway may be XML, too, so the name of the root element is checked.
             None => Xml::parse(&answer.body)
@@ -147,7 +181,7 @@ impl Session<'_> {
                 .ok_or_else(|| {
                     Failure::permanent(
                         Code::Internal,
-                        format!("operation error EC2: {}, the answer can't be read", query.action()),
+                        format!("operation error {}: {}, the answer can't be read", api.shown(), query.action()),
                     )
                 }),
         };
@@ -155,10 +189,17 @@ impl Session<'_> {
         client.call(self.cx, call, build, read).await
     }
 
+    /// The id of the account that the credentials belong to. The request needs no right.
+    pub async fn account_id(&self) -> Result<String, Failure> {
+        let query = actions::get_caller_identity();
+        let operation = Operation { api: Api::Sts, service: "caller_identity", query: &query, repeat: Repeat::Safe };
+        self.call(operation, actions::read_account).await
+    }
+
     /// An image. `None` if there is no such image.
     pub async fn image(&self, image: &str) -> Result<Option<Image>, Failure> {
         let query = actions::describe_images(image);
-        let operation = Operation { service: "image_get", query: &query, repeat: Repeat::Safe };
+        let operation = Operation { api: Api::Ec2, service: "image_get", query: &query, repeat: Repeat::Safe };
         self.call(operation, |xml| {
             xml.root().child("imagesSet")?;
             Some(actions::read_image(xml))
@@ -169,27 +210,27 @@ impl Session<'_> {
     /// Subnets, by ids.
     pub async fn subnets(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
         let query = actions::describe_subnets(ids);
-        let operation = Operation { service: "subnet_get", query: &query, repeat: Repeat::Safe };
+        let operation = Operation { api: Api::Ec2, service: "subnet_get", query: &query, repeat: Repeat::Safe };
         self.call(operation, |xml| actions::read_networks(xml, "subnetSet", "subnetId")).await
     }
 
     /// Security groups, by ids.
     pub async fn security_groups(&self, ids: Vec<&str>) -> Result<BTreeMap<String, Network>, Failure> {
         let query = actions::describe_security_groups(ids);
-        let operation = Operation { service: "security_group_get", query: &query, repeat: Repeat::Safe };
+        let operation = Operation { api: Api::Ec2, service: "security_group_get", query: &query, repeat: Repeat::Safe };
         self.call(operation, |xml| actions::read_networks(xml, "securityGroupInfo", "groupId")).await
     }
 
     /// Checks that there is a key pair of this name.
     pub async fn key_pair(&self, name: &str) -> Result<(), Failure> {
         let query = actions::describe_key_pair(name);
-        let operation = Operation { service: "key_pair_get", query: &query, repeat: Repeat::Safe };
+        let operation = Operation { api: Api::Ec2, service: "key_pair_get", query: &query, repeat: Repeat::Safe };
         self.call(operation, |xml| xml.root().child("keySet").map(drop)).await
     }
 
     /// Launches an instance. Returns the instance of an earlier request with the same client token, if there is one.
     pub async fn launch(&self, query: &Query) -> Result<Instance, Failure> {
-        let operation = Operation { service: "instance_run", query, repeat: Repeat::Unsafe };
+        let operation = Operation { api: Api::Ec2, service: "instance_run", query, repeat: Repeat::Unsafe };
         self.call(operation, actions::read_launched).await
     }
 
@@ -205,8 +246,11 @@ impl Session<'_> {
         let mut next: Option<String> = None;
         for _ in 0..MOST_PAGES {
             let query = actions::describe_instances(selection, next.as_deref());
-            let operation = Operation { service, query: &query, repeat: Repeat::Safe };
-            let page: Page = self.call(operation, actions::read_page).await?;
+            let operation = Operation { api: Api::Ec2, service, query: &query, repeat: Repeat::Safe };
+            let page: Page = self
+                .call(operation, actions::read_page)
+                .await
+                .map_err(|failure| errors::of_list(selection, failure))?;
             // A page without a new instance means that the service repeats pages. An empty page is normal for a filtered list.
             let (before, shown) = (known_ids.len(), page.instances.len());
             known_ids.extend(page.instances.iter().map(|instance| instance.id.clone()));
@@ -237,15 +281,19 @@ impl Session<'_> {
     /// Terminates an instance.
     pub async fn terminate(&self, id: &str) -> Result<(), Failure> {
         let query = actions::terminate_instances([id]);
-        let operation = Operation { service: "instance_terminate", query: &query, repeat: Repeat::Safe };
+        let operation = Operation { api: Api::Ec2, service: "instance_terminate", query: &query, repeat: Repeat::Safe };
         self.call(operation, |xml| xml.root().child("instancesSet").map(drop)).await
     }
 
     /// Lets a network interface forward packets of other addresses. The request may be repeated.
     pub async fn disable_source_dest_check(&self, interface: &str) -> Result<(), Failure> {
         let query = actions::disable_source_dest_check(interface);
-        let operation =
-            Operation { service: "instance_disable_source_dest_check", query: &query, repeat: Repeat::Safe };
+        let operation = Operation {
+            api: Api::Ec2,
+            service: "instance_disable_source_dest_check",
+            query: &query,
+            repeat: Repeat::Safe,
+        };
         // EC2 answers `true`. Some compatible services answer nothing.
         self.call(operation, |xml| (xml.root().text("return") != "false").then_some(())).await
     }
@@ -253,7 +301,12 @@ impl Session<'_> {
     /// Assigns more IPv6 prefixes to a network interface. The request must not be repeated.
     pub async fn assign_ipv6_prefixes(&self, interface: &str, count: usize) -> Result<(), Failure> {
         let query = actions::assign_ipv6_prefixes(interface, count);
-        let operation = Operation { service: "instance_assign_ipv6_prefixes", query: &query, repeat: Repeat::Unsafe };
+        let operation = Operation {
+            api: Api::Ec2,
+            service: "instance_assign_ipv6_prefixes",
+            query: &query,
+            repeat: Repeat::Unsafe,
+        };
         self.call(operation, |_| Some(())).await
     }
 }

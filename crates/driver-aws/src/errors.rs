@@ -1,9 +1,9 @@
 //! Maps errors of EC2 and STS to machine codes (spec/providers §3.3).
 
 use cloud_client::{Answer, Failure, FailureKind};
-use machine_driver::Code;
+use machine_driver::{Code, Status};
 
-use crate::xml::Xml;
+use crate::{actions::InstanceQuery, xml::Xml};
 
 /// The set of codes for failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +132,23 @@ pub fn code_of_end(reason: &str) -> Code {
     if EXHAUSTED_REASONS.contains(&reason) { Code::ResourceExhausted } else { Code::Internal }
 }
 
+/// The failure of a list of instances. A list by tags or tokens is empty if there is no instance. An answer that an instance does not exist is none to
+/// this request, and callers take `NotFound` for the end of a machine's instance.
+pub fn of_list(selection: InstanceQuery<'_>, failure: Failure) -> Failure {
+    match selection {
+        InstanceQuery::Named { .. } | InstanceQuery::Token(_) | InstanceQuery::Owned(_)
+            if failure.status.code == Code::NotFound =>
+        {
+            Failure {
+                kind: FailureKind::Temporary,
+                status: Status { code: Code::Unavailable, ..failure.status },
+                ..failure
+            }
+        }
+        _ => failure,
+    }
+}
+
 /// The failure in an answer. `None` for a success.
 pub fn failure(service: &str, action: &str, answer: &Answer) -> Option<Failure> {
     if answer.status.is_success() {
@@ -172,6 +189,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::actions::States;
 
     fn answer(status: u16, body: &str) -> Answer {
         let status = StatusCode::from_u16(status).unwrap();
@@ -224,6 +242,14 @@ mod tests {
                 "operation error EC2: RunInstances, https response error StatusCode: {status}, RequestID: r-1, api error {reason}: so it is"
             )
         );
+    }
+
+    #[rstest]
+    #[case::by_name(InstanceQuery::Named { machine: "m", states: States::Live }, Code::Unavailable)]
+    #[case::by_token(InstanceQuery::Token("t"), Code::Unavailable)]
+    #[case::by_id(InstanceQuery::Id("i-1"), Code::NotFound)]
+    fn only_an_instance_can_be_missing(#[case] selection: InstanceQuery<'_>, #[case] expected: Code) {
+        assert_eq!(of_list(selection, Failure::permanent(Code::NotFound, "no")).status.code, expected);
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub struct Vm {
     pub state: &'static str,
     pub reason: &'static str,
     pub token: String,
+    pub account: &'static str,
     /// The launch request. `None` for an instance that a test adds.
     pub request: Option<Parameters>,
     pub tags: BTreeMap<String, String>,
@@ -68,6 +69,10 @@ pub struct State {
     /// State and state reason of an instance after its launch.
     pub launches: Option<(&'static str, &'static str)>,
     pub page: usize,
+    /// The account of the credentials.
+    pub account: &'static str,
+    /// Whether STS can be reached.
+    pub no_sts: bool,
 }
 
 /// The fake EC2. Clones share their state.
@@ -170,6 +175,11 @@ fn listed(parameters: &Parameters, name: &str) -> Vec<String> {
 impl State {
     fn carry_out(&mut self, action: &str, parameters: &Parameters) -> Outcome {
         match action {
+            "GetCallerIdentity" if self.no_sts => Err((503, "ServiceUnavailable".to_owned())),
+            "GetCallerIdentity" => Ok(format!(
+                "<R><GetCallerIdentityResult><Account>{}</Account></GetCallerIdentityResult></R>",
+                self.account
+            )),
             "DescribeImages" if self.no_image => Ok("<R><imagesSet/></R>".to_owned()),
             "DescribeImages" => Ok("<R><imagesSet><item><imageId>ami-1</imageId><rootDeviceName>/dev/sda1</rootDeviceName></item></imagesSet></R>".to_owned()),
             "RunInstances" if parameters.get("DryRun").is_some_and(|dry| dry == "true") => {
@@ -219,7 +229,7 @@ impl State {
             if vm.state == "terminated" {
                 return Err((400, "IdempotentInstanceTerminated".to_owned()));
             }
-            return Ok(format!("<R><instancesSet>{}</instancesSet></R>", item(vm)));
+            return Ok(self.launched(vm));
         }
         let number = self.vms.len() + 1;
         let tag = |number: usize| {
@@ -233,6 +243,7 @@ impl State {
             state,
             reason,
             token: token.clone(),
+            account: self.account,
             request: Some(parameters.clone()),
             tags: (1..).map_while(tag).collect(),
             interfaces: nics
@@ -245,9 +256,13 @@ impl State {
                 })
                 .collect(),
         };
-        let text = format!("<R><instancesSet>{}</instancesSet></R>", item(&Vm { state: "pending", ..vm.clone() }));
+        let text = self.launched(&Vm { state: "pending", ..vm.clone() });
         self.vms.push(vm);
         Ok(text)
+    }
+
+    fn launched(&self, vm: &Vm) -> String {
+        format!("<R><ownerId>{}</ownerId><instancesSet>{}</instancesSet></R>", self.account, item(vm))
     }
 
     pub fn describe(&mut self, parameters: &Parameters) -> Outcome {
@@ -255,11 +270,12 @@ impl State {
         if !ids.is_empty() {
             let hidden = self.stale_looks > 0;
             self.stale_looks = self.stale_looks.saturating_sub(1);
-            let found: String = self.vms.iter().filter(|vm| ids.contains(&vm.id) && !hidden).map(item).collect();
+            let is_shown = |vm: &&Vm| ids.contains(&vm.id) && vm.account == self.account && !hidden;
+            let found: String = self.vms.iter().filter(is_shown).map(item).collect();
             if found.is_empty() {
                 return Err((400, "InvalidInstanceID.NotFound".to_owned()));
             }
-            return Ok(page(&found, None));
+            return Ok(page(self.account, &found, None));
         }
         let filters = (1..).map_while(|number| {
             let name = parameters.get(&format!("Filter.{number}.Name"))?;
@@ -269,6 +285,7 @@ impl State {
         let found: Vec<_> = self
             .vms
             .iter()
+            .filter(|vm| vm.account == self.account)
             .filter(|vm| {
                 filters.iter().all(|(name, values)| match name.as_str() {
                     "client-token" => values.contains(&vm.token),
@@ -281,7 +298,7 @@ impl State {
         let from: usize = parameters.get("NextToken").map_or(0, |token| token.parse().unwrap());
         let next = from + self.page;
         let shown: String = found.iter().skip(from).take(self.page).map(|vm| item(vm)).collect();
-        Ok(page(&shown, (next < found.len()).then_some(next)))
+        Ok(page(self.account, &shown, (next < found.len()).then_some(next)))
     }
 }
 
@@ -303,10 +320,10 @@ fn networks(parameters: &Parameters, asked: &str, (list, id): (&str, &str), miss
     Ok(format!("<R><{list}>{text}</{list}></R>"))
 }
 
-fn page(items: &str, next: Option<usize>) -> String {
+fn page(account: &str, items: &str, next: Option<usize>) -> String {
     let next = next.map(|next| format!("<nextToken>{next}</nextToken>")).unwrap_or_default();
     format!(
-        "<?xml version=\"1.0\"?><DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>r</requestId><reservationSet><item><reservationId>r-1</reservationId><groupSet/><instancesSet>{items}</instancesSet></item></reservationSet>{next}</DescribeInstancesResponse>"
+        "<?xml version=\"1.0\"?><DescribeInstancesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>r</requestId><reservationSet><item><reservationId>r-1</reservationId><ownerId>{account}</ownerId><groupSet/><instancesSet>{items}</instancesSet></item></reservationSet>{next}</DescribeInstancesResponse>"
     )
 }
 

@@ -59,13 +59,20 @@ pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
     written.chain(launched).any(is_recent)
 }
 
-/// The error for a machine without a provider id for which an instance may have been launched that EC2 does not show yet.
-pub fn perhaps_not_shown_yet(machine: &str) -> Status {
+/// Checks that the instance of the last launch for a machine is among the instances of the machine, in any state. `token` is the client token of that
+/// launch. EC2 shows an ended instance for an hour, and an instance of an earlier launch says nothing about the last one.
+///
+/// # Errors
+/// `Unavailable` if EC2 does not show the instance, which may have been launched.
+pub fn shown_launch(token: &str, instances: &[Instance], machine: &str) -> Result<(), Status> {
+    if instances.iter().any(|instance| instance.client_token == token) {
+        return Ok(());
+    }
     let message = format!(
         "EC2 shows no instance of machine {machine}, but one may have been launched in the last {} minutes; it is asked for again",
         VISIBILITY_TIMEOUT.as_secs() / 60
     );
-    Status::new(Code::Unavailable, message)
+    Err(Status::new(Code::Unavailable, message))
 }
 
 /// The error for a new instance that EC2 does not show. The instance has not ended, because EC2 shows ended instances for an hour.
@@ -118,6 +125,24 @@ pub fn hidden_by_a_change(token: &str) -> Status {
          user data has changed since; no other instance is made meanwhile"
     );
     Status::new(Code::Unavailable, message)
+}
+
+/// Checks that the credentials see the machine's instance. `made_in` is the account in which it was launched. `login` is the account of the
+/// credentials, or `None` if STS has not told it: not every network has a way to STS.
+///
+/// # Errors
+/// `FailedPrecondition` for credentials of another account. The machine would end without its instance.
+pub fn check_account(made_in: &str, login: Option<&str>) -> Result<(), Status> {
+    match login {
+        Some(login) if login != made_in => {
+            let message = format!(
+                "the instance of the machine was launched in account {made_in}, the credentials are of account {login}. Write credentials of \
+                 account {made_in} to the Secret, or remove the finalizer of the machine if nothing of it is left there"
+            );
+            Err(Status::new(Code::FailedPrecondition, message))
+        }
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// The error for a machine without an instance.
@@ -306,6 +331,30 @@ mod tests {
         assert_eq!(next_attempt("u", &[ended("u-1"), ended("u")]), 2);
         assert_eq!(next_attempt("u", &[ended("x")]), 0);
         assert_eq!(token("u", 2), "u-2");
+    }
+
+    #[rstest]
+    #[case::the_same_account(Some("1"), None)]
+    #[case::another_account(Some("2"), Some(Code::FailedPrecondition))]
+    #[case::sts_does_not_answer(None, None)]
+    fn the_credentials_are_of_the_account_of_the_instance(#[case] login: Option<&str>, #[case] expected: Option<Code>) {
+        assert_eq!(check_account("1", login).err().map(|status| status.code), expected);
+    }
+
+    #[rstest]
+    #[case::it_runs(&[("u-1", "running")], None)]
+    #[case::it_has_ended(&[("u-1", "terminated")], None)]
+    #[case::only_an_earlier_launch_is_shown(&[("u", "terminated")], Some(Code::Unavailable))]
+    #[case::both_are_shown(&[("u", "terminated"), ("u-1", "pending")], None)]
+    #[case::none_is_shown(&[], Some(Code::Unavailable))]
+    fn the_last_launch_is_shown(#[case] instances: &[(&str, &str)], #[case] expected: Option<Code>) {
+        let of = |(token, state): &(&str, &str)| Instance {
+            client_token: (*token).to_owned(),
+            state: (*state).to_owned(),
+            ..Instance::default()
+        };
+        let instances: Vec<Instance> = instances.iter().map(of).collect();
+        assert_eq!(shown_launch("u-1", &instances, "m").err().map(|status| status.code), expected);
     }
 
     #[test]

@@ -6,10 +6,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// What the driver keeps of the creation of a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// When the instance was launched, by the clock of this process.
     pub launched: Timestamp,
+    /// The id of the account in which the instance was launched. Older versions kept none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<String>,
 }
 
 impl Kept {
@@ -19,7 +22,7 @@ impl Kept {
     }
 
     /// The last known state.
-    pub fn state(self) -> String {
+    pub fn state(&self) -> String {
         serde_json::json!(self).to_string()
     }
 }
@@ -32,9 +35,13 @@ mod tests {
 
     #[test]
     fn a_state_is_read_as_it_was_written() {
-        let kept = Kept { launched: "2026-01-01T00:00:00Z".parse().unwrap() };
-        assert_eq!(kept.state(), r#"{"launched":"2026-01-01T00:00:00Z"}"#);
-        assert_eq!(Kept::of(&kept.state()), Some(kept));
+        let kept = Kept { launched: "2026-01-01T00:00:00Z".parse().unwrap(), account: Some("1".to_owned()) };
+        assert_eq!(kept.state(), r#"{"account":"1","launched":"2026-01-01T00:00:00Z"}"#);
+        assert_eq!(Kept::of(&kept.state()), Some(kept.clone()));
+        let (of_older_version, of_newer_version) =
+            (r#"{"launched":"2026-01-01T00:00:00Z"}"#, r#"{"account":"1","launched":"2026-01-01T00:00:00Z","new":[]}"#);
+        assert_eq!(Kept::of(of_older_version), Some(Kept { account: None, ..kept.clone() }));
+        assert_eq!(Kept::of(of_newer_version), Some(kept));
     }
 
     #[rstest]

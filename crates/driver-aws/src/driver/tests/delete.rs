@@ -140,7 +140,7 @@ async fn a_22_the_state_of_a_machine_tells_another_process_when_its_instance_was
     rig.another_process_leads();
     rig.machine.spec.provider_id = created.vm.provider_id;
     rig.made_ago(3600);
-    rig.machine.status.last_known_state = Kept { launched }.state();
+    rig.machine.status.last_known_state = Kept { launched, account: None }.state();
     rig.machine.status.last_operation.operation = OperationType::Delete;
     rig.machine.status.last_operation.last_update_time = Some(Time(now));
     rig.ec2.state().vms.clear();
@@ -258,4 +258,44 @@ async fn an_instance_with_another_name_and_without_all_tags_is_not_terminated_by
         assert!(refused.message.contains("its name is \"m-2\""), "{}", refused.message);
     }
     assert_eq!(rig.ec2.live().len(), 1);
+}
+
+/// A user has written the credentials of another account to the Secret. EC2 shows nothing of the machine there.
+#[tokio::test(start_paused = true)]
+async fn credentials_of_another_account_end_no_machine() {
+    let mut rig = Rig::new(json!({}));
+    rig.ec2.state().account = "111111111111";
+    let created = rig.create().await.unwrap();
+    rig.machine.status.last_known_state = created.last_known_state.unwrap();
+    rig.machine.status.last_known_state = Kept {
+        launched: Timestamp::now() - SignedDuration::from_secs(600),
+        ..Kept::of(&rig.machine.status.last_known_state).unwrap()
+    }
+    .state();
+    rig.made_ago(600);
+    let mut rig = rig.named(&created.vm.provider_id);
+    rig.another_process_leads();
+    rig.ec2.state().account = "222222222222";
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition);
+        assert!(
+            refused.message.contains("launched in account 111111111111, the credentials are of account 222222222222"),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(rig.ec2.state().uris.last().map(String::as_str), Some("https://sts.eu-west-1.amazonaws.com/"));
+    assert_eq!(rig.ec2.live().len(), 1);
+    rig.ec2.state().account = "111111111111";
+    rig.delete().await.unwrap();
+    assert!(rig.ec2.live().is_empty());
+}
+
+/// The network of the manager has no way to STS, and EC2 has forgotten the instance.
+#[tokio::test(start_paused = true)]
+async fn a_machine_ends_although_sts_does_not_tell_the_account() {
+    let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
+    let launched = Timestamp::now() - SignedDuration::from_secs(5400);
+    rig.machine.status.last_known_state = Kept { launched, account: Some("1".to_owned()) }.state();
+    rig.ec2.state().no_sts = true;
+    rig.delete().await.unwrap();
 }
