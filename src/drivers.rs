@@ -53,10 +53,11 @@ impl DriverSet {
         self
     }
 
-    /// The drivers that `main` has added.
+    /// The drivers that this program can serve to another process: those of clouds, and those that `main` has added.
     #[cfg(feature = "external")]
-    pub(crate) fn added(&self) -> &[Arc<dyn Driver>] {
-        &self.added
+    pub(crate) fn to_serve(&self, settings: &CloudSettings) -> Vec<Arc<dyn Driver>> {
+        let clouds = self.clouds.iter().map(|cloud| (cloud.driver)(settings));
+        clouds.chain(self.added.iter().cloned()).collect()
     }
 
     /// The drivers of the wanted providers, and the rules for their classes. `simulation` is the virtual cloud. It serves the

@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{
     Failure,
+    clouds::CloudArgs,
     logging::{self, LoggingArgs},
 };
 use crate::DriverSet;
@@ -40,6 +41,9 @@ pub struct DriverServeArgs {
     /// The providerSpec of every class names the owner of its VMs, so that managers need no --cluster-name
     #[arg(long)]
     pub owner_in_class: bool,
+    /// Clouds
+    #[command(flatten)]
+    pub clouds: CloudArgs,
     /// Logs
     #[command(flatten)]
     pub logging: LoggingArgs,
@@ -48,10 +52,11 @@ pub struct DriverServeArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// [`Failure::Usage`] when there is no such driver; [`Failure::Run`] when it can't be served.
+/// [`Failure::Usage`] when there is no such driver, or for an invalid flag; [`Failure::Run`] when it can't be served.
 pub fn run(args: &DriverArgs, drivers: &DriverSet) -> Result<(), Failure> {
     let DriverCommand::Serve(args) = &args.command;
-    let all = drivers.added();
+    let clouds = args.clouds.settings().map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    let all = drivers.to_serve(&clouds);
     let named = all.iter().find(|driver| driver.info().name == args.driver).ok_or_else(|| {
         let names: Vec<&str> = all.iter().map(|driver| driver.info().name).collect();
         let known = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -74,7 +79,7 @@ pub fn run(args: &DriverArgs, drivers: &DriverSet) -> Result<(), Failure> {
                 stop.cancel();
             }
         });
-        tracing::info!(driver = args.driver, socket = %args.socket.display(), "serving");
+        tracing::info!(provider = args.driver, path = %args.socket.display(), "serving");
         driver_external::serve(served, &args.socket, stop).await
     })?;
     Ok(())
@@ -92,12 +97,15 @@ mod tests {
                 driver: "tape".to_owned(),
                 socket: "/nowhere".into(),
                 owner_in_class: false,
+                clouds: CloudArgs { provider_endpoint: Vec::new(), workload_identity_dirs: Vec::new() },
                 logging: LoggingArgs { verbosity: 0, logging_format: LogFormat::Text },
             };
             run(&DriverArgs { command: DriverCommand::Serve(args) }, &drivers).unwrap_err().to_string()
         };
-        assert!(serve(DriverSet::built_in()).ends_with("there are: none"));
-        let folder = example_driver::FolderDriver::new("/");
-        assert!(serve(DriverSet::built_in().with(folder)).ends_with("there are: folder"));
+        assert!(serve(DriverSet::default()).ends_with("there are: none"));
+        let folder = || example_driver::FolderDriver::new("/");
+        assert!(serve(DriverSet::default().with(folder())).ends_with("there are: folder"));
+        #[cfg(all(feature = "aws", feature = "openstack"))]
+        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, openstack, folder"));
     }
 }
