@@ -57,7 +57,8 @@ fn rendered(helm: &Helm, case: &Case) -> Vec<Value> {
 /// An object without what only a chart has.
 fn plain(mut object: Value) -> Value {
     for (field, keys) in [("labels", &CHART_LABELS[..]), ("annotations", &CHART_ANNOTATIONS)] {
-        let Some(entries) = object["metadata"][field].as_object_mut() else { continue };
+        let entries = object["metadata"].get_mut(field).and_then(Value::as_object_mut);
+        let Some(entries) = entries else { continue };
         entries.retain(|key, _| !keys.contains(&key.as_str()));
         if entries.is_empty() {
             object["metadata"].as_object_mut().expect("metadata").remove(field);

@@ -90,9 +90,9 @@ async fn pk_026_pk_047_after_an_installation_creations_succeed_and_replaced_webh
     let file = file.to_str().expect("UTF-8");
     let apply = ["apply", "--server-side", "--field-manager=gitops", "-f", file];
     for _ in 0..10 {
-        release.kubectl(&apply).await.succeed();
+        release.rig.kubectl(&apply).await.succeed();
     }
-    let difference = release.kubectl(&["diff", "--server-side", "--field-manager=gitops", "-f", file]).await;
+    let difference = release.rig.kubectl(&["diff", "--server-side", "--field-manager=gitops", "-f", file]).await;
     assert_eq!(difference.succeed(), "");
     assert!(bundle(&release.state().await).is_string());
     let (code, _) = request(outside.port, "GET", "/readyz", "").await.expect("an answer");

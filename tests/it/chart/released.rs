@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use super::{arguments, find};
 use crate::support::{
     Rig,
+    backend::Backend,
     cluster_object::{items, text},
     helm::{CHART, Helm, Outcome, objects},
     kubectl::Answer,
-    manager::request,
+    manager::{SWIFT_CLOUD, mcm, request},
     ports::free_port,
     process::Process,
     wait::expect,
@@ -53,6 +54,13 @@ impl Release {
         Some(Self::made(helm, rig).await)
     }
 
+    /// The same for a test that can't run on the development server.
+    pub async fn in_real_cluster(test: &str, why: &str) -> Option<Self> {
+        let helm = Helm::find(test)?;
+        let rig = Rig::own_real(&format!("chart::{test}"), why).await?;
+        Some(Self::made(helm, rig).await)
+    }
+
     /// The same in a certain cluster.
     pub async fn in_cluster(test: &str, rig: Arc<Rig>) -> Option<Self> {
         Some(Self::made(Helm::find(test)?, rig).await)
@@ -82,6 +90,9 @@ impl Release {
         self.rig.namespace_named(&self.namespace).await;
         let enforce = "pod-security.kubernetes.io/enforce=restricted";
         self.rig.kubectl(&["label", "namespace", &self.namespace, enforce]).await.succeed();
+        if self.rig.backend() == Backend::Dev {
+            self.grant_tokens().await;
+        }
     }
 
     /// Runs helm with the chart and values, for example `install`.
@@ -108,10 +119,20 @@ impl Release {
 
     /// Values with which the API server reaches the webhooks of the process, and with the rights of the virtual cloud.
     pub fn values(&self) -> Value {
+        // The development server has no policies, which come with these rights.
+        let has_policies = self.rig.backend() == Backend::Real;
         json!({
             "webhooks": {"url": format!("https://127.0.0.1:{}", self.secure_port)},
-            "simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true},
+            "simulation": {"enabled": true}, "bootstrapTokens": {"enabled": has_policies},
         })
+    }
+
+    /// The rights of bootstrap tokens without their policies, for the development server.
+    async fn grant_tokens(&self) {
+        let flags = ["manifests", "rbac", "--bootstrap-tokens", "--namespace", &self.namespace];
+        let mut granted = objects(&mcm(&flags));
+        granted.retain(|object| object["metadata"]["namespace"] == "kube-system");
+        self.rig.apply(&json!({"apiVersion": "v1", "kind": "List", "items": granted}).to_string()).await.succeed();
     }
 
     /// A kubeconfig with a token of a service account.
@@ -143,6 +164,10 @@ impl Release {
             "--shutdown-delay-duration=0s".to_owned(),
         ]);
         let name = format!("mcm-of-{}", self.namespace);
+        let simulation = self.rig.folder.join(format!("{name}.simulation.yaml"));
+        std::fs::write(&simulation, SWIFT_CLOUD.replace("impersonate: [AWS]\n", ""))
+            .expect("the rig's folder is writable");
+        flags.push(format!("--simulation-config={}", simulation.display()));
         Outside { process: Process::start(&self.rig.folder, &name, Path::new(MCM), &flags), port }
     }
 
@@ -158,7 +183,7 @@ impl Release {
         let file = self.rig.folder.join(format!("{}.manifest.yaml", self.namespace));
         std::fs::write(&file, self.manifest()).expect("the rig's folder is writable");
         let get = ["get", "-f", file.to_str().expect("UTF-8"), "--output", "json"];
-        let mut state = items(&self.kubectl(&get).await.json());
+        let mut state = items(&self.rig.kubectl(&get).await.json());
         // The leader renews its Leases all the time.
         for lease in state.iter_mut().filter(|object| object["kind"] == "Lease") {
             lease["spec"]["renewTime"] = Value::Null;
@@ -327,7 +352,11 @@ pub async fn every_object(rig: &Rig) -> BTreeSet<String> {
     let resources: Vec<&str> = resources.lines().filter(|name| !name.starts_with("events")).collect();
     let list = ["get", &resources.join(","), "--all-namespaces", "--output", "json"];
     let found = rig.kubectl(&list).await.json();
-    let is_automatic = |object: &Value| object["kind"] == "APIService" && object["spec"]["service"].is_null();
+    let is_automatic = |object: &Value| {
+        // The Lease of a kubelet ends with its Node.
+        let of_a_kubelet = object["kind"] == "Lease" && object["metadata"]["namespace"] == "kube-node-lease";
+        of_a_kubelet || (object["kind"] == "APIService" && object["spec"]["service"].is_null())
+    };
     let identity = |object: &Value| {
         format!("{} {}/{}", text(object, "/kind"), text(object, "/metadata/namespace"), text(object, "/metadata/name"))
     };

@@ -15,7 +15,7 @@ const RUNBOOKS: &str = "<runbooks>";
 /// Stands for all rules.
 const RULES: &str = "<rules>";
 /// Indentation of the list of rules in a `PrometheusRule`.
-const INDENT: usize = 4;
+const INDENT: usize = 8;
 
 /// The limit that has no value of its own in the chart: the number of replicas is one already.
 pub(super) const OF_THE_CHART: Threshold = Threshold::Replicas;

@@ -572,7 +572,7 @@ mod tests {
     #[case::a_digest(json!({"image": {"digest": "0".repeat(64)}}), "/image/digest")]
     #[case::a_url(json!({"webhooks": {"url": "http://host"}}), "/webhooks/url")]
     #[case::an_unknown_limit(json!({"alerts": {"thresholds": {"depth": 1}}}), "depth")]
-    #[case::a_fraction_of_a_second(json!({"alerts": {"thresholds": {"rolloutStepSeconds": 0.5}}}), "/alerts/thresholds/rolloutStepSeconds")]
+    #[case::a_fraction_of_a_second(json!({"alerts": {"thresholds": {"rolloutStepSeconds": 1800.5}}}), "/alerts/thresholds/rolloutStepSeconds")]
     #[case::an_unknown_alert(json!({"alerts": {"without": ["MachineFail"]}}), "/alerts/without/0")]
     #[case::an_alert_that_is_not_left_out(json!({"alerts": {"with": ["Down"]}}), "/alerts/with/0")]
     #[case::a_job_with_a_quote(json!({"metrics": {"job": "a\"b"}}), "/metrics/job")]
