@@ -132,8 +132,8 @@ pub fn code_of_end(reason: &str) -> Code {
     if EXHAUSTED_REASONS.contains(&reason) { Code::ResourceExhausted } else { Code::Internal }
 }
 
-/// The failure of a list of instances. A list by tags or tokens is empty if there is no instance. An answer that an instance does not exist is none to
-/// this request, and callers take `NotFound` for the end of a machine's instance.
+/// The failure of a list of instances. A list by tags or tokens is empty if there is no instance. An answer that an instance does not exist does not
+/// belong to such a request, and callers take `NotFound` for the end of a machine's instance.
 pub fn of_list(selection: InstanceQuery<'_>, failure: Failure) -> Failure {
     match selection {
         InstanceQuery::Named { .. } | InstanceQuery::Token(_) | InstanceQuery::Owned(_)

@@ -148,8 +148,8 @@ impl Token {
         now < self.good_until
     }
 
-    /// Whether the catalogue of the token is worth another login, because it lacks a service in a region. An operator may have added the region since,
-    /// or Keystone may have left it out for a moment.
+    /// Whether another login may bring a better catalogue, because this one lacks a service in a region. An operator may have added the region
+    /// since, or Keystone may have left it out for a moment.
     pub fn is_worth_renewing(&self, service: Service, region: &str, now: Instant) -> bool {
         self.url(service, region).is_err() && now.saturating_duration_since(self.received) >= RENEW_CATALOGUE_AFTER
     }
