@@ -214,7 +214,7 @@ fn run(
         match &result {
             Ok(_) if failing => tracing::info!("the data folder can be written again"),
             Err(why) if !failing => {
-                tracing::error!(error = why, "the data folder can't be written; nothing can be changed")
+                tracing::error!(error = why, "the data folder can't be written; nothing can be changed");
             }
             _ => {}
         }

@@ -75,7 +75,7 @@ impl ConfigWatcher {
                     debug!(
                         kind = "ConfigMap", namespace = NAMESPACE, name = NAME, error = %why,
                         "cannot read the ConfigMap"
-                    )
+                    );
                 }
             }
         }

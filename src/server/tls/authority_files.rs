@@ -50,7 +50,7 @@ impl AuthorityFile {
                     take(authorities);
                 }
                 Err(why) => {
-                    error!(error = %why, "the authorities that were read before stay until the file is put right")
+                    error!(error = %why, "the authorities that were read before stay until the file is put right");
                 }
             }
             last = found;

@@ -257,20 +257,20 @@ impl SelfManaged {
         let secret = self.display();
         match problem {
             problem if lost_a_race(problem) => {
-                info!(kind = "Secret", name = %secret, "another replica wrote the certificate Secret first")
+                info!(kind = "Secret", name = %secret, "another replica wrote the certificate Secret first");
             }
             ApiError::Forbidden(why) => {
                 error!(
                     kind = "Secret", name = %secret, operation = verb, error = %why,
                     "may not use the certificate Secret: grant get, list, watch and update on it, apply the empty \
                      Secret that `mcm manifests rbac` prints, or run with --cert-mode=files"
-                )
+                );
             }
             other => {
                 warn!(
                     kind = "Secret", name = %secret, operation = verb, error = %other,
                     "cannot use the certificate Secret; trying again"
-                )
+                );
             }
         }
     }

@@ -21,7 +21,6 @@ use super::{
         ailments::{Ailments, Freshness},
         class_state::class_state,
         force_deletion,
-        replacement::replacement_in,
         shared_instance::vm_owner_in,
     },
     settings::{HealthTimeout, Limits, MachineSettings},
