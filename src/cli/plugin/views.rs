@@ -398,6 +398,12 @@ impl Views {
         if !self.are_usable(OUTLOOKS).await {
             return None;
         }
+        if machines.is_empty() {
+            // One object tells whether the views can be used, which the answer says.
+            let path = format!("namespaces/{namespace}/{OUTLOOKS}?limit=1");
+            let read = self.send::<List<Outlook>>(Method::GET, path, None).await;
+            return read.map(|_| Vec::new()).map_err(|error| self.fail(OUTLOOKS, &error)).ok();
+        }
         let path = |name: &&str| format!("namespaces/{namespace}/{OUTLOOKS}/{name}");
         let reads = machines.iter().map(|name| self.send::<Outlook>(Method::GET, path(name), None));
         let mut all = Vec::new();
@@ -630,6 +636,7 @@ mod tests {
             assert_eq!(views.outlooks(Some("ns")).await.map(|all| all.len()), expected);
             assert_eq!(views.source(), source);
         }
+        assert_eq!(views.outlooks_of("ns", &[]).await.is_some(), expected.is_some());
         let before = asked.load(Ordering::Relaxed);
         assert_eq!(views.outlooks_of("ns", &["m-1", "m-2"]).await.is_some(), expected.is_some());
         let reads = asked.load(Ordering::Relaxed) - before;
