@@ -187,7 +187,7 @@ async fn while_the_manager_runs(rig: &Rig, namespace: &Namespace) {
         "Replicas in namespace",
     ];
     found_and_mended(rig, &subjects, |subject, command| {
-        // Nothing rolls out here: the command only reports, and the older pod ends as it would.
+        // Nothing rolls out here: the older pod ends as it would.
         let rollout = format!("; kubectl -n {HOME} delete pod one --grace-period=0 --force");
         format!("{command}{}", if subject.starts_with("Replicas") { rollout.as_str() } else { "" })
     })

@@ -90,9 +90,7 @@ pub fn replicas(pods: &List, installed: &Installed) -> Finding {
                 images.iter().map(|(image, pods)| format!("{image} ({})", pods.join(", "))).collect();
             let message =
                 format!("they run different versions, because a rollout goes on or is stuck: {}", each.join("; "));
-            let command =
-                format!("kubectl -n {} rollout status deployment/{}", installed.home, names::WEBHOOK_CONFIGURATION);
-            Finding::new(subject, Health::Bad, message).mended_by(command)
+            Finding::new(subject, Health::Bad, message).mended_by(installed.restart())
         }
     }
 }
