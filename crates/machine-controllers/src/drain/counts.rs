@@ -4,20 +4,24 @@
 
 use super::{
     observe::DrainObservation,
-    progress::{PodProgress, Progress},
+    progress::{End, PodProgress, Progress},
 };
 use mcm_metrics::{DrainPodState, DrainPods, Metrics};
 
-/// The state of a pod in a drain; `None` when the drain has finished with it.
+/// The state of a pod in a drain; `None` when the drain has finished with it. A budget that never allows an eviction ends the attempt of
+/// its pod, which is refused until the next attempt.
 pub fn state_of(seen: &DrainObservation, uid: &str, pod: &PodProgress) -> Option<DrainPodState> {
-    if pod.end.is_some() {
-        return None;
-    }
     let is_there = seen.pods.iter().any(|facts| facts.uid == uid);
+    let is_refused = pod.accepted.is_none() && pod.refused_by.is_some();
+    match pod.end {
+        Some(End::Failed(_)) if is_there && is_refused => return Some(DrainPodState::Refused),
+        Some(End::Failed(_) | End::Done) => return None,
+        None => {}
+    }
     Some(match (pod.accepted, is_there) {
         (Some(_), true) => DrainPodState::Terminating,
         (Some(_), false) => DrainPodState::Detaching,
-        (None, _) if pod.refused_by.is_some() => DrainPodState::Refused,
+        (None, _) if is_refused => DrainPodState::Refused,
         (None, _) => DrainPodState::Pending,
     })
 }

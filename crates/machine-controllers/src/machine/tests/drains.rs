@@ -191,6 +191,8 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
     let (reason, message) = shown_condition(&world);
     assert_eq!(reason, "DrainFailed");
     assert!(message.contains("pod disruption budget ns/guard is misconfigured"), "{message}");
+    let refused = || world.metrics.render().unwrap().contains("mcm_drain_pods{state=\"refused\"} 1\n");
+    assert!(refused(), "also between the attempts");
     world.api.forget_writes();
     wait(1000).await;
     assert!(evictions_of(&world, "a") >= 40, "asked again every 20 s");
@@ -202,6 +204,7 @@ async fn mc_199_a_budget_that_never_allows_is_asked_until_the_drains_time_is_ove
     assert_eq!(world.phase(), None);
     assert_eq!(pods_deleted(&world), [("a".to_owned(), Some(0))], "then by force");
     assert!(world.vms().by_name.is_empty());
+    assert!(!refused());
 }
 
 /// Each answer to an eviction steps the drain. A write that the API server refuses is not repeated with every step.
