@@ -5,6 +5,7 @@
 pub mod alerts;
 pub mod chart;
 pub mod crds;
+pub mod dashboards;
 pub mod guard;
 pub mod views;
 pub mod webhooks;
@@ -33,9 +34,12 @@ use machine_api::{
 pub struct ManifestsArgs {
     /// The part to print
     pub part: Part,
-    /// Namespace of the machine objects and of the Deployment
+    /// Namespace of the machine objects
     #[arg(long, default_value = webhooks::DEFAULT_NAMESPACE, value_parser = namespace_name)]
     pub namespace: String,
+    /// Namespace of the Deployment with its service account, its Service and its certificate; unset means --namespace
+    #[arg(long, value_name = "NAMESPACE", value_parser = namespace_name)]
+    pub service_namespace: Option<String>,
     /// Name of the Service through which API servers reach the webhooks
     #[arg(long, default_value = names::WEBHOOK_CONFIGURATION, value_name = "NAME")]
     pub service_name: String,
@@ -84,6 +88,9 @@ pub struct ManifestsArgs {
     /// Flags of the part `alerts`.
     #[command(flatten)]
     pub alerts: alerts::AlertArgs,
+    /// Flags of the part `dashboards`.
+    #[command(flatten)]
+    pub dashboards: dashboards::DashboardArgs,
     /// Folder of the Helm chart whose generated files are written (chart)
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
@@ -106,10 +113,12 @@ pub enum Part {
     Apiservice,
     /// Rules with the alerts, as a `PrometheusRule` for the namespace
     Alerts,
+    /// Dashboards of Grafana, as `ConfigMap`s for its sidecar
+    Dashboards,
     /// The generated files of the Helm chart, written to --write: templates, values, schema and reference of the values. Other flags
     /// have no effect on them, because they are values of the chart
     Chart,
-    /// All parts except the policies, the guard, the views, the alerts and the chart
+    /// All parts except the policies, the guard, the views, the alerts, the dashboards and the chart
     All,
 }
 
@@ -190,7 +199,8 @@ impl ManifestsArgs {
             Part::Policies => webhooks::policies_yaml(&self.webhooks()),
             Part::Rbac => self.rbac()?,
             Part::Apiservice => views::views_yaml(&self.views()),
-            Part::Alerts => self.alerts.yaml(&self.namespace)?,
+            Part::Alerts => self.alerts.yaml(self.home())?,
+            Part::Dashboards => self.dashboards.text(self.home(), &self.alerts.job)?,
             Part::Chart => {
                 return Err(Failure::Usage(
                     "manifests: the chart consists of files: add --write DIR, the folder of the chart".to_owned(),
@@ -226,12 +236,17 @@ impl ManifestsArgs {
     fn client(&self) -> Client {
         match &self.webhook_url {
             Some(url) => Client::Url(url.clone()),
-            None => Client::Service { namespace: self.namespace.clone(), name: self.service_name.clone() },
+            None => Client::Service { namespace: self.home().to_owned(), name: self.service_name.clone() },
         }
     }
 
+    /// The namespace of the process.
+    fn home(&self) -> &str {
+        self.service_namespace.as_deref().unwrap_or(&self.namespace)
+    }
+
     fn webhooks(&self) -> WebhookManifests {
-        let usual = WebhookManifests::in_namespace(&self.namespace);
+        let usual = WebhookManifests::in_namespace(self.home());
         WebhookManifests {
             client: self.client(),
             scope: self.scope.of(&self.namespace),
@@ -249,7 +264,7 @@ impl ManifestsArgs {
 
     fn views(&self) -> views::ViewsManifests {
         views::ViewsManifests {
-            namespace: self.namespace.clone(),
+            namespace: self.home().to_owned(),
             service: self.service_name.clone(),
             port: SERVICE_PORT,
         }
@@ -257,7 +272,13 @@ impl ManifestsArgs {
 
     fn rbac(&self) -> Result<String, Failure> {
         let installation =
-            Installation { namespace: &self.namespace, scope: self.scope, half: self.half, cluster: self.cluster };
+            Installation {
+                namespace: &self.namespace,
+                service_namespace: self.home(),
+                scope: self.scope,
+                half: self.half,
+                cluster: self.cluster,
+            };
         let mut objects = rbac::manifests(&installation);
         if self.bootstrap_tokens {
             objects.extend(rbac::token_manifests(&installation));

@@ -1,12 +1,13 @@
-//! The alerts of the manager as values, and the rules for Prometheus that are rendered from them.
+//! The alerts and dashboards of the manager as values, and what is rendered from them for Prometheus and Grafana.
 //!
 //! [`alert`] has the types and the names, [`table`] the alerts, [`threshold`] the limits that an operator may change, and [`rules`]
-//! renders the rules. Metrics are not declared here (`mcm-metrics`, `machine-controllers`), and nothing is read or written: the
+//! renders the rules; [`dashboards`] has panels and renders them. Metrics are not declared here (`mcm-metrics`, `machine-controllers`), and nothing is read or written: the
 //! command line prints the result. Each alert has a page in `docs/runbooks`.
 //!
-//! Source: spec/packaging §4.2, §4.3.
+//! Source: spec/packaging §4.2, §4.3, §4.5.
 
 pub mod alert;
+pub mod dashboards;
 pub mod rules;
 pub mod table;
 pub mod threshold;

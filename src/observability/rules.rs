@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     alert::{Alert, AlertName, Expression, Installation},
+    dashboards::DashboardName,
     table::alerts,
     threshold::{Limit, Threshold},
 };
@@ -20,7 +21,7 @@ pub const DEFAULT_JOB: &str = "machine-controller-manager";
 /// The folder of the runbooks if the operator names no other place.
 pub const DEFAULT_RUNBOOKS: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/master/docs/runbooks/");
 
-/// A name in a flag that no alert or limit has.
+/// A name in a flag that no alert, limit or dashboard has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is the name of no {what}; there are {}", known.join(", "))]
 pub struct UnknownName {
@@ -33,6 +34,11 @@ impl UnknownName {
     pub(super) fn alert(text: &str) -> Self {
         let known = AlertName::ALL.iter().map(|name| name.short()).collect();
         Self { text: text.to_owned(), what: "alert", known }
+    }
+
+    pub(super) fn dashboard(text: &str) -> Self {
+        let known = DashboardName::ALL.iter().map(|name| name.as_str()).collect();
+        Self { text: text.to_owned(), what: "dashboard", known }
     }
 
     /// No [`Threshold`] has this name.
@@ -195,6 +201,10 @@ mod tests {
             let has =
                 |alert: &&Alert| matches!(alert.expression, Expression::Text(text) if text.contains(&placeholder));
             assert!(alerts().iter().any(|alert| has(&alert)), "{placeholder}");
+            let as_duration = format!("{placeholder}s");
+            let is_duration =
+                |alert: &Alert| matches!(alert.expression, Expression::Text(text) if text.contains(&as_duration));
+            assert_eq!(alerts().iter().any(is_duration), threshold.is_duration(), "{placeholder}");
             assert_eq!(Threshold::named(threshold.name()), Some(*threshold));
         }
     }

@@ -100,33 +100,39 @@ const ALERTS: &[Alert] = &[
         "Machine objects are stored in a version that can't be read.",
         "The definitions lost the version or the converter that stored objects need. The objects look empty, and nothing is created, changed or deleted.",
     ),
-    // A machine is young until its series has existed for some time; a machine that ends is not counted either.
+    // A new machine is well until its own creation timeout has passed, and a machine that ends is well too. The phases and the stages
+    // have no machine in common. The counts exist with and without series of single machines.
     alert(
         AlertName::MassFailure,
         Severity::Critical,
         minutes(5),
-        "count by (namespace) (((max by (namespace, name) (mcm_machine_current_status_phase{%job%}) > -4) < 1) \
-         and max by (namespace, name) (mcm_machine_current_status_phase{%job%} offset %youngSeconds%s)) \
-         / count by (namespace) (max by (namespace, name) (mcm_machine_current_status_phase{%job%})) > %failedShare% \
-         and count by (namespace) (max by (namespace, name) (mcm_machine_current_status_phase{%job%})) >= %fleetMinimum%",
+        "sum by (namespace) (max by (namespace, phase) (mcm_machines{%job%, phase=~\"Failed|Unknown\"}) \
+         or max by (namespace, stage) (mcm_machines_overdue{%job%, stage=~\"Create|Join|InPlace\"})) \
+         / sum by (namespace) (max by (namespace, phase) (mcm_machines{%job%})) > %failedShare% \
+         and sum by (namespace) (max by (namespace, phase) (mcm_machines{%job%})) >= %fleetMinimum%",
         "Many machines of namespace {{ $labels.namespace }} are not well.",
         "Too many machines of namespace {{ $labels.namespace }} are neither Running nor new nor ending. One cause for all of them is likely.",
     ),
+    // Without series of single machines the counts say that there are such machines, but not whether they are the same all the time.
     alert(
         AlertName::MachineFailed,
         Severity::Warning,
         minutes(30),
-        "max by (namespace, name) (mcm_machine_current_status_phase{%job%}) == -3",
-        "Machine {{ $labels.namespace }}/{{ $labels.name }} is Failed.",
-        "Machine {{ $labels.namespace }}/{{ $labels.name }} has failed and has not been replaced for 30 minutes.",
+        "max by (namespace, name) (mcm_machine_current_status_phase{%job%}) == -3 \
+         or (max by (namespace) (mcm_machines{%job%, phase=\"Failed\"}) > 0 \
+         unless on (namespace) mcm_machine_current_status_phase{%job%})",
+        "A machine of namespace {{ $labels.namespace }} is Failed.",
+        "The machine has failed and has not been replaced for 30 minutes. The label name is the machine; --metrics-per-machine=false leaves it out.",
     ),
     alert(
         AlertName::MachineCrashLooping,
         Severity::Warning,
         minutes(30),
-        "max by (namespace, name) (mcm_machine_current_status_phase{%job%}) == -2",
-        "Machine {{ $labels.namespace }}/{{ $labels.name }} is in CrashLoopBackOff.",
-        "The provider has not made the VM of machine {{ $labels.namespace }}/{{ $labels.name }} for 30 minutes.",
+        "max by (namespace, name) (mcm_machine_current_status_phase{%job%}) == -2 \
+         or (max by (namespace) (mcm_machines{%job%, phase=\"CrashLoopBackOff\"}) > 0 \
+         unless on (namespace) mcm_machine_current_status_phase{%job%})",
+        "A machine of namespace {{ $labels.namespace }} is in CrashLoopBackOff.",
+        "The provider has not made the VM for 30 minutes. The label name is the machine; --metrics-per-machine=false leaves it out.",
     ),
     alert(
         AlertName::MachineOverdue,
@@ -205,11 +211,12 @@ const ALERTS: &[Alert] = &[
         "The driver of provider {{ $labels.driver }} does not serve.",
         "A replica can't reach the driver of provider {{ $labels.driver }}. Its machines wait, and its orphans are not searched.",
     ),
+    // With every new attempt a pod is pending until its eviction is answered. A scrape at that moment must not end the hour.
     alert(
         AlertName::DrainRefused,
         Severity::Warning,
         minutes(60),
-        "max(mcm_drain_pods{%job%, state=\"refused\"}) > 0",
+        "max(max_over_time(mcm_drain_pods{%job%, state=\"refused\"}[5m])) > 0",
         "Disruption budgets delay drains.",
         "For an hour disruption budgets have refused the eviction of pods. The deletion of their machines waits.",
     ),

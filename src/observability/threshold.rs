@@ -4,10 +4,10 @@ use std::fmt;
 
 /// Declares the limits with their names in flags and chart values, and their defaults.
 macro_rules! thresholds {
-    ($($(#[$meta:meta])* $variant:ident = $name:literal, $default:literal;)+) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal, $default:literal;)+) => {
         /// A limit in the expression of an alert.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Threshold { $($(#[$meta])* $variant),+ }
+        pub enum Threshold { $($(#[doc = $doc])+ $variant),+ }
 
         impl Threshold {
             /// All limits.
@@ -16,6 +16,11 @@ macro_rules! thresholds {
             /// The name in flags, in values of the chart, and between percent signs in expressions.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
+            }
+
+            /// What it limits.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($doc),+).trim_ascii()),+ }
             }
 
             /// The value that applies if an operator sets none.
@@ -35,8 +40,6 @@ thresholds! {
     FailedShare = "failedShare", 0.2;
     /// Number of machines from which on their share is judged.
     FleetMinimum = "fleetMinimum", 5.0;
-    /// Seconds for which a new machine is young: it need not run yet.
-    Young = "youngSeconds", 1200.0;
     /// Share of the calls to a provider that fail, from 0 to 1.
     ErrorShare = "errorShare", 0.1;
     /// Seconds in which a rollout must make a step.
@@ -60,6 +63,11 @@ thresholds! {
 }
 
 impl Threshold {
+    /// Whether the limit is a duration of `PromQL`, which is a whole number of seconds and not 0.
+    pub const fn is_duration(self) -> bool {
+        matches!(self, Self::RolloutStep)
+    }
+
     /// The limit of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|threshold| threshold.name() == name)

@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const MOST_SERIES: usize = 1500;
 
 /// The value of a series; `None` without it.
-fn value(scrape: &str, series: &str) -> Option<f64> {
+pub fn value(scrape: &str, series: &str) -> Option<f64> {
     scrape.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
 

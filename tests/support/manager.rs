@@ -161,6 +161,11 @@ impl TestManager {
         get(self.http_port, path).await.expect("the plain port answers")
     }
 
+    /// The plain port.
+    pub fn http_port(&self) -> u16 {
+        self.http_port
+    }
+
     /// Ends the process with SIGTERM, and returns its exit code.
     pub fn terminate(&mut self) -> i32 {
         self.process.signal("TERM");

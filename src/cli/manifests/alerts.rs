@@ -19,7 +19,7 @@ pub struct AlertArgs {
     /// Print the rules as a rule file of Prometheus, without the object of the Prometheus operator (alerts)
     #[arg(long)]
     pub rule_file: bool,
-    /// Value of the label "job" of the scraped replicas (alerts)
+    /// Value of the label "job" of the scraped replicas (alerts, dashboards)
     #[arg(long, default_value = DEFAULT_JOB, value_name = "JOB")]
     pub job: String,
     /// Set a limit, such as `queueDepth=200`; a wrong name prints all names (alerts)
@@ -64,6 +64,9 @@ fn threshold(text: &str) -> Result<(Threshold, Limit), String> {
     let threshold = Threshold::named(name).ok_or_else(|| UnknownName::threshold(name).to_string())?;
     let number = value.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     let number = number.ok_or_else(|| format!("{value:?} must be a number of at least 0, such as 200"))?;
+    if threshold.is_duration() && (number < 1.0 || number.fract() != 0.0) {
+        return Err(format!("{value:?} must be a whole number of seconds, such as 1200"));
+    }
     Ok((threshold, Limit::number(number)))
 }
 
@@ -80,6 +83,9 @@ mod tests {
     #[case::no_number("queueDepth=many", Err("\"many\" must be a number"))]
     #[case::not_finite("queueDepth=inf", Err("must be a number"))]
     #[case::negative("queueDepth=-1", Err("must be a number"))]
+    #[case::a_duration("rolloutStepSeconds=600", Ok("600"))]
+    #[case::a_fraction_of_a_duration("rolloutStepSeconds=0.5", Err("whole number of seconds"))]
+    #[case::no_duration("rolloutStepSeconds=0", Err("whole number of seconds"))]
     #[case::no_such_limit("depth=1", Err("there are replicas, "))]
     fn a_threshold_is_a_name_and_a_number(#[case] text: &str, #[case] expected: Result<&str, &str>) {
         match (threshold(text), expected) {

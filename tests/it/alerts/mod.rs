@@ -1,14 +1,16 @@
 //! The alerts: each is complete, has a page, fires when it must and only then, and uses metrics that exist (spec/packaging §4).
 //!
-//! [`trials`] has the series of each alert, [`promtool`] runs Prometheus' own engine over them, [`metrics`] compares names and labels with
+//! [`trials`] has the series of each alert, [`weather`] scrapes of managers in trouble ([`scrapes`]), [`promtool`] runs Prometheus' own engine over them, [`metrics`] compares names and labels with
 //! the metrics that the program declares.
 
 pub mod metrics;
 mod pages;
-mod promtool;
+pub mod promtool;
+pub mod scrapes;
 mod trials;
+mod weather;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use machine_controller_manager::observability::{
     Alert, AlertName, AlertOptions, Expression, Limit, Threshold, alerts, rule_file, rules::rule,
@@ -86,7 +88,7 @@ fn pk_051_each_alert_fires_once_not_just_below_and_resolves() {
 
 /// The alerts with another delay or another limit. Each of them must make a trial fail.
 fn mutations(alert: &Alert) -> Vec<(String, Value)> {
-    let minute = std::time::Duration::from_secs(60);
+    let minute = Duration::from_secs(60);
     let delays = [Some(alert.holds_for + minute), alert.holds_for.checked_sub(minute)];
     let delays = delays
         .into_iter()
@@ -179,6 +181,52 @@ fn pk_053_the_first_event_counts_and_a_restart_does_not() {
         }
     }
     all_alerts("alerts::pk_053_the_first_event_counts", &scenes);
+}
+
+/// The replicas of one namespace report its machines, and the replicas of the other one only count them.
+#[test]
+fn pk_059_failed_machines_are_counted_if_no_series_names_them() {
+    let failed = with_running(&[
+        Series(Both, r#"mcm_machine_current_status_phase{namespace="named",name="web-1"}"#, "1x9 -3x60 1x60"),
+        Series(Both, r#"mcm_machines{namespace="named",phase="Failed"}"#, "0x9 1x60 0x60"),
+        Series(Both, r#"mcm_machines{namespace="counted",phase="Failed"}"#, "0x9 1x60 0x60"),
+    ]);
+    let looping = with_running(&[
+        Series(Both, r#"mcm_machine_current_status_phase{namespace="named",name="web-1"}"#, "0x9 -2x60 1x60"),
+        Series(Both, r#"mcm_machines{namespace="named",phase="CrashLoopBackOff"}"#, "0x9 1x60 0x60"),
+        Series(Both, r#"mcm_machines{namespace="counted",phase="CrashLoopBackOff"}"#, "0x9 1x60 0x60"),
+    ]);
+    let scenes =
+        [(failed, AlertName::MachineFailed), (looping, AlertName::MachineCrashLooping)].map(|(series, alert)| {
+            let (before, fires) = (Duration::from_secs(39 * 60), Duration::from_secs(40 * 60));
+            let firing = |labels: &str| {
+                format!(r#"count(ALERTS{{alertname="{alert}", alertstate="firing"{labels}}}) or vector(0)"#)
+            };
+            Scene::of(alert.to_string(), &series)
+                .ask(&firing(""), before, 0.0)
+                .ask(&firing(r#", namespace="named", name="web-1""#), fires, 1.0)
+                .ask(&firing(r#", namespace="counted", name="""#), fires, 1.0)
+                .ask(&firing(""), fires, 2.0)
+                .ask(&firing(""), Duration::from_secs(80 * 60), 0.0)
+        });
+    all_alerts("alerts::pk_059_failed_machines_are_counted", &scenes);
+}
+
+#[test]
+fn pk_059_two_alerts_only_use_series_of_single_machines() {
+    let of_machines = [
+        "mcm_machine_info",
+        "mcm_machine_current_status_phase",
+        "mcm_machine_status_condition",
+        "mcm_machine_set_failed_machines",
+        "mcm_machine_deployment_failed_machines",
+    ];
+    let uses = |alert: &&Alert| {
+        let promql = rule(alert, &with_all())["expr"].to_string();
+        of_machines.iter().any(|metric| promql.contains(metric))
+    };
+    let found: Vec<AlertName> = alerts().iter().filter(uses).map(|alert| alert.name).collect();
+    assert_eq!(found, [AlertName::MachineFailed, AlertName::MachineCrashLooping]);
 }
 
 #[test]

@@ -5,11 +5,15 @@ use std::{
     path::{Path, PathBuf},
     process::Command,
     sync::OnceLock,
+    time::Duration,
 };
 
 use serde_json::{Value, json};
 
+use super::scrapes::{LaidOut, targeted};
 use crate::support::scratch;
+
+const MINUTE: Duration = Duration::from_secs(60);
 
 static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
 
@@ -63,21 +67,20 @@ impl Series {
             Source::Second => &[("machine-controller-manager", "b")],
             Source::ApiServer => &[("apiserver", "c")],
         };
-        let (name, labels) = selector.split_once('{').unwrap_or((selector, "}"));
-        let labels = labels.trim_end_matches('}');
-        let comma = if labels.is_empty() { "" } else { "," };
-        let one = |(job, instance): &(&str, &str)| {
-            let series = format!("{name}{{job=\"{job}\",instance=\"{instance}\"{comma}{labels}}}");
-            json!({ "series": series, "values": values })
-        };
+        let one =
+            |(job, instance): &(&str, &str)| json!({ "series": targeted(selector, job, instance), "values": values });
         targets.iter().map(one).collect()
     }
 }
 
-/// One group of series with what is expected at some minutes.
-#[derive(Clone, Debug, Default)]
+/// One group of series with what is expected at some times.
+#[derive(Clone, Debug)]
 pub struct Scene {
     name: String,
+    /// The time between two values of a series.
+    interval: Duration,
+    /// The Unix time of the first value in seconds.
+    start: i64,
     series: Vec<Value>,
     alerts: Vec<Value>,
     queries: Vec<Value>,
@@ -86,8 +89,26 @@ pub struct Scene {
 impl Scene {
     /// A scene with these series.
     pub fn of(name: impl Into<String>, series: &[Series]) -> Self {
-        let series = series.iter().flat_map(Series::inputs).collect();
-        Self { name: name.into(), series, ..Self::default() }
+        Self::with(name.into(), MINUTE, 0, series.iter().flat_map(Series::inputs).collect())
+    }
+
+    /// A scene with the series of scrapes.
+    pub fn scraped(name: impl Into<String>, scrapes: &LaidOut) -> Self {
+        Self::with(name.into(), scrapes.step, scrapes.start, scrapes.series.clone())
+    }
+
+    fn with(name: String, interval: Duration, start: i64, series: Vec<Value>) -> Self {
+        Self { name, interval, start, series, alerts: Vec::new(), queries: Vec::new() }
+    }
+
+    /// At this time the expression, which leaves no labels, has this value.
+    pub fn ask(mut self, promql: &str, at: Duration, expected: f64) -> Self {
+        self.queries.push(json!({
+            "expr": promql,
+            "eval_time": format!("{}s", at.as_secs()),
+            "exp_samples": [{ "labels": "{}", "value": expected }],
+        }));
+        self
     }
 
     /// At this minute exactly these alerts of the name fire, each given with labels and annotations.
@@ -97,11 +118,16 @@ impl Scene {
     }
 
     /// At this minute exactly one alert of each of these names fires, and none of any other name.
-    pub fn expect_only(mut self, minute: u64, names: &[String]) -> Self {
+    pub fn expect_only(self, minute: u64, names: &[String]) -> Self {
+        self.expect_names("count by (alertname) (ALERTS{alertstate=\"firing\"})", minute, names)
+    }
+
+    /// At this minute the expression has 1 for each of these names of alerts, and no other value.
+    pub fn expect_names(mut self, promql: &str, minute: u64, names: &[String]) -> Self {
         let sample = |name: &String| json!({ "labels": format!("{{alertname=\"{name}\"}}"), "value": 1 });
         let expected: Vec<Value> = names.iter().map(sample).collect();
         self.queries.push(json!({
-            "expr": "count by (alertname) (ALERTS{alertstate=\"firing\"})",
+            "expr": promql,
             "eval_time": format!("{minute}m"),
             "exp_samples": expected,
         }));
@@ -111,7 +137,8 @@ impl Scene {
     fn test(&self) -> Value {
         json!({
             "name": self.name,
-            "interval": "1m",
+            "interval": format!("{}s", self.interval.as_secs()),
+            "start_timestamp": self.start.to_string(),
             "input_series": self.series,
             "alert_rule_test": self.alerts,
             "promql_expr_test": self.queries,
@@ -119,13 +146,18 @@ impl Scene {
     }
 }
 
-/// Runs the scenes against the rules. The error is the output of promtool.
+/// Runs the scenes against the rules, which are evaluated every minute. The error is the output of promtool.
 pub fn run(promtool: &Path, rules: &Value, scenes: &[Scene]) -> Result<(), String> {
+    run_every(MINUTE, promtool, rules, scenes)
+}
+
+/// Runs the scenes against the rules, which are evaluated this often.
+pub fn run_every(interval: Duration, promtool: &Path, rules: &Value, scenes: &[Scene]) -> Result<(), String> {
     let folder = scratch::subfolder("promtool");
     // JSON is YAML, so that no text has to be escaped twice.
     fs::write(folder.join("rules.yaml"), rules.to_string()).expect("writable");
     let tests: Vec<Value> = scenes.iter().map(Scene::test).collect();
-    let test = json!({ "rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": tests });
+    let test = json!({ "rule_files": ["rules.yaml"], "evaluation_interval": format!("{}s", interval.as_secs()), "tests": tests });
     fs::write(folder.join("test.yaml"), test.to_string()).expect("writable");
     let run = Command::new(promtool).args(["test", "rules", "test.yaml"]).current_dir(&folder).output();
     let run = run.expect("promtool runs");

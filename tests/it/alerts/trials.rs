@@ -134,37 +134,33 @@ pub const TRIALS: &[Trial] = &[
         above: &[Series(Both, "mcm_definitions_hollow", "0x9 1x10 0x20")],
         below: &[Series(Both, "mcm_definitions_hollow", "0x60")],
     },
-    // Two of seven are 29 %. Below, two of ten are 20 %, one of four is too few, and what ends or is young is well.
+    // Two of seven are 29 %: a failed one, and one that has not joined in time. Below, two of ten are 20 %, one of four is too few, and
+    // what ends or is new is well.
     Trial {
         alert: AlertName::MassFailure,
         severity: Severity::Critical,
         labels: &[("namespace", "shop")],
         from: 20,
-        until: 42,
+        until: 51,
         above: &[
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="1"}"#, "-3x40 1x20"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="2"}"#, "0x40 1x20"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="3"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="4"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="5"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="6"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="7"}"#, "1x60"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "0x19 1x30 0x20"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Pending"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Running"}"#, "6x19 5x30 6x20"),
+            Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="Join"}"#, "1x80"),
+            Series(Both, r#"mcm_machines_overdue{namespace="shop",stage="Fail"}"#, "0x80"),
         ],
         below: &[
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="1"}"#, "-3x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="2"}"#, "-1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="3"}"#, "-4x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="4"}"#, "-4x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="5"}"#, "-4x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="6"}"#, "_x10 0x20 1x40"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="7"}"#, "_x10 0x20 1x40"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="8"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="9"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="ten",name="10"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="four",name="1"}"#, "-3x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="four",name="2"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="four",name="3"}"#, "1x60"),
-            Series(Both, r#"mcm_machine_current_status_phase{namespace="four",name="4"}"#, "1x60"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="Failed"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="Unknown"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="Terminating"}"#, "3x80"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="Pending"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="CrashLoopBackOff"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="ten",phase="Running"}"#, "3x80"),
+            // These are past other limits: the drain's, and that of the health, which the phase Unknown counts.
+            Series(Both, r#"mcm_machines_overdue{namespace="ten",stage="Drain"}"#, "3x80"),
+            Series(Both, r#"mcm_machines_overdue{namespace="ten",stage="Unhealthy"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="four",phase="Failed"}"#, "1x80"),
+            Series(Both, r#"mcm_machines{namespace="four",phase="Running"}"#, "3x80"),
         ],
     },
     Trial {
@@ -173,10 +169,27 @@ pub const TRIALS: &[Trial] = &[
         labels: MACHINE,
         from: 10,
         until: 51,
-        above: &[Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "1x9 -3x39 1x20")],
+        above: &[
+            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "1x9 -3x39 1x20"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "0x9 1x39 0x20"),
+        ],
         below: &[
             Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "-2x80"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-2"}"#, "-4x80"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="CrashLoopBackOff"}"#, "1x80"),
+        ],
+    },
+    // Without series of single machines.
+    Trial {
+        alert: AlertName::MachineFailed,
+        severity: Severity::Warning,
+        labels: &[("namespace", "shop")],
+        from: 10,
+        until: 51,
+        above: &[Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "0x9 2x39 0x20")],
+        below: &[
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "0x80"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="CrashLoopBackOff"}"#, "2x80"),
         ],
     },
     Trial {
@@ -185,10 +198,27 @@ pub const TRIALS: &[Trial] = &[
         labels: MACHINE,
         from: 10,
         until: 51,
-        above: &[Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "0x9 -2x39 1x20")],
+        above: &[
+            Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "0x9 -2x39 1x20"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="CrashLoopBackOff"}"#, "0x9 1x39 0x20"),
+        ],
         below: &[
             Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-1"}"#, "-1x80"),
             Series(Both, r#"mcm_machine_current_status_phase{namespace="shop",name="web-2"}"#, "-3x80"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "1x80"),
+        ],
+    },
+    // Without series of single machines.
+    Trial {
+        alert: AlertName::MachineCrashLooping,
+        severity: Severity::Warning,
+        labels: &[("namespace", "shop")],
+        from: 10,
+        until: 51,
+        above: &[Series(Both, r#"mcm_machines{namespace="shop",phase="CrashLoopBackOff"}"#, "0x9 2x39 0x20")],
+        below: &[
+            Series(Both, r#"mcm_machines{namespace="shop",phase="CrashLoopBackOff"}"#, "0x80"),
+            Series(Both, r#"mcm_machines{namespace="shop",phase="Failed"}"#, "2x80"),
         ],
     },
     Trial {
@@ -362,9 +392,9 @@ pub const TRIALS: &[Trial] = &[
         severity: Severity::Warning,
         labels: &[],
         from: 10,
-        until: 81,
+        until: 85,
         above: &[
-            Series(First, r#"mcm_drain_pods{state="refused"}"#, "0x9 3x69 0x20"),
+            Series(First, r#"mcm_drain_pods{state="refused"}"#, "0x9 3x29 0 3x38 0x20"),
             Series(Second, r#"mcm_drain_pods{state="refused"}"#, "0x100"),
         ],
         below: &[
