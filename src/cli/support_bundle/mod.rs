@@ -77,8 +77,7 @@ pub fn run(args: &SupportBundleArgs, drivers: &DriverSet, out: &mut dyn Write) -
     let registry = offline::known_drivers(drivers)?;
     let schema_of = |provider: &str| registry.schema(provider).cloned();
     let providers = RegisteredDrivers::new(registry.clone(), Coverage::Some);
-    let (gathered, namespace, names) =
-        run_interruptibly(read(args, &providers), "interrupted; nothing was written")?;
+    let (gathered, namespace, names) = run_interruptibly(read(args, &providers), "interrupted; nothing was written")?;
     let now = Timestamp::now();
     let rules = Rules {
         namespace: &namespace,
@@ -108,15 +107,8 @@ async fn read(args: &SupportBundleArgs, providers: &dyn Providers) -> Result<(Ga
     let client = args.cluster.connect().await?;
     let target = args.target.connect(&client).await?;
     let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let gathered = gather(&Examined::usual(
-        &client,
-        &args.target,
-        target.as_ref(),
-        &namespace,
-        args.scope,
-        providers,
-    ))
-    .await;
+    let gathered =
+        gather(&Examined::usual(&client, &args.target, target.as_ref(), &namespace, args.scope, providers)).await;
     let names = if args.pseudonyms {
         let key = key_of_cluster(&client).await;
         // Without the key, names are equal within this bundle only.
