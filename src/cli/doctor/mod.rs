@@ -454,7 +454,6 @@ mod tests {
             "list pods in namespace ns",
             "get leases.coordination.k8s.io in namespace ns",
             "list machineclasses.machine.sapcloud.io in namespace ns",
-            "list secrets in namespace ns",
             "list nodes",
             "list providermachines.views.machine.sapcloud.io in namespace ns",
         ] {
