@@ -271,14 +271,13 @@ impl ManifestsArgs {
     }
 
     fn rbac(&self) -> Result<String, Failure> {
-        let installation =
-            Installation {
-                namespace: &self.namespace,
-                service_namespace: self.home(),
-                scope: self.scope,
-                half: self.half,
-                cluster: self.cluster,
-            };
+        let installation = Installation {
+            namespace: &self.namespace,
+            service_namespace: self.home(),
+            scope: self.scope,
+            half: self.half,
+            cluster: self.cluster,
+        };
         let mut objects = rbac::manifests(&installation);
         if self.bootstrap_tokens {
             objects.extend(rbac::token_manifests(&installation));

@@ -198,7 +198,7 @@ async fn th_44_a_panic_in_one_view_harms_nobody_else() {
     let told = rig.get("reader", &format!("{VIEWS}/panic")).await;
     drop(logging);
     let log = std::fs::read_to_string(log.path()).unwrap();
-    assert!(log.contains("view=\"testviews\""), "{log}");
+    assert!(log.contains("operation=\"testviews\""), "{log}");
     assert_eq!((told.code, told.text().trim()), (500, pipeline::PANIC));
     assert_eq!(told.header("content-type"), "text/plain; charset=utf-8");
     assert_eq!(rig.get("reader", &format!("{VIEWS}/a")).await.code, 200);

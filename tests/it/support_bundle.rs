@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt, stream};
 use kube::{
     Api,
-    api::{Patch, PatchParams, PostParams},
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
 };
 use machine_api::v1alpha1::Machine;
 use serde_json::{Value, json};
@@ -219,12 +219,13 @@ async fn pk_107_a_bundle_of_a_thousand_machines_is_made_in_time_and_is_small() {
     let Some(rig) = Rig::own("support_bundle::pk_107_large").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("large").await;
-    let machines: Api<Machine> = Api::namespaced(rig.client().await, &namespace.name);
+    let machines: Api<DynamicObject> =
+        Api::namespaced_with(rig.client().await, &namespace.name, &ApiResource::erase::<Machine>(&()));
     let make = |number: u32| {
         let machines = machines.clone();
         async move {
             let name = format!("pool-{number:04}");
-            let machine: Machine = serde_json::from_value(json!({
+            let machine: DynamicObject = serde_json::from_value(json!({
                 "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine",
                 "metadata": {"name": name, "labels": {"node": format!("node-{number:04}")}},
                 "spec": {"class": {"kind": "MachineClass", "name": "c"}},

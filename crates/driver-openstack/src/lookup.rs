@@ -149,11 +149,11 @@ pub fn named_by_id(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deletion {
     /// A machine of the API server.
-    OfMachine,
+    Machine,
     /// A server that no machine has. The collector of orphans deletes it. A machine of the same name may have another server.
-    OfOrphan,
+    Orphan,
     /// What the driver has made for a deleted server. The collector of orphans deletes it.
-    OfRemains,
+    Remains,
 }
 
 /// The user of a port or a volume in a deletion.
@@ -174,7 +174,7 @@ pub fn user(server: &str, ended: &[&str], own: Option<&str>, deletion: Deletion)
     if server.is_empty() || ended.iter().any(|ended| is_same_id(ended, server)) {
         User::Nobody
     // Any user of the project can write any text into the field.
-    } else if is_id(server) && (is_own || deletion == Deletion::OfMachine) {
+    } else if is_id(server) && (is_own || deletion == Deletion::Machine) {
         User::AskNova
     } else {
         User::Another
@@ -313,7 +313,7 @@ fn is_made(port: &Port, owners: &Owners) -> bool {
 /// class to other ports.
 pub fn ports_to_delete(ports: Vec<Port>, owners: &Owners, deletion: Deletion) -> Vec<Port> {
     let mut ports = our_ports(ports, owners);
-    if deletion == Deletion::OfRemains {
+    if deletion == Deletion::Remains {
         ports.retain(|port| is_made(port, owners));
     }
     ports
@@ -322,7 +322,7 @@ pub fn ports_to_delete(ports: Vec<Port>, owners: &Owners, deletion: Deletion) ->
 /// The volumes that a deletion deletes if nothing uses them, as [`ports_to_delete`].
 pub fn volumes_to_delete(volumes: Vec<Volume>, owners: &Owners, deletion: Deletion) -> Vec<Volume> {
     let mut volumes = our_volumes(volumes, owners);
-    if deletion == Deletion::OfRemains {
+    if deletion == Deletion::Remains {
         volumes.retain(|volume| volume.metadata.contains_key(MADE_FOR));
     }
     volumes

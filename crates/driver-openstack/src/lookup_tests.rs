@@ -34,13 +34,13 @@ fn server(status: &str, task: Option<&str>) -> Server {
 }
 
 #[rstest]
-#[case::free("", Deletion::OfOrphan, User::Nobody)]
-#[case::of_a_server_that_the_call_has_deleted("s-ended", Deletion::OfOrphan, User::Nobody)]
-#[case::of_the_server_in_the_provider_id("s-own", Deletion::OfOrphan, User::AskNova)]
-#[case::of_the_server_in_the_provider_id_in_other_letters("S-OWN", Deletion::OfOrphan, User::AskNova)]
-#[case::of_another_server_of_an_orphans_name("s-2", Deletion::OfOrphan, User::Another)]
-#[case::of_another_server_of_the_name("s-2", Deletion::OfMachine, User::AskNova)]
-#[case::of_no_server("dhcp?x", Deletion::OfMachine, User::Another)]
+#[case::free("", Deletion::Orphan, User::Nobody)]
+#[case::of_a_server_that_the_call_has_deleted("s-ended", Deletion::Orphan, User::Nobody)]
+#[case::of_the_server_in_the_provider_id("s-own", Deletion::Orphan, User::AskNova)]
+#[case::of_the_server_in_the_provider_id_in_other_letters("S-OWN", Deletion::Orphan, User::AskNova)]
+#[case::of_another_server_of_an_orphans_name("s-2", Deletion::Orphan, User::Another)]
+#[case::of_another_server_of_the_name("s-2", Deletion::Machine, User::AskNova)]
+#[case::of_no_server("dhcp?x", Deletion::Machine, User::Another)]
 fn a_port_or_a_volume_has_a_user(#[case] server: &str, #[case] deletion: Deletion, #[case] expected: User) {
     assert_eq!(user(server, &["s-ended"], Some("s-own"), deletion), expected);
 }

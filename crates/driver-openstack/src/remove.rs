@@ -21,9 +21,9 @@ use crate::{
 pub async fn machine(subject: &Subject<'_>, cloud: &Session<'_>) -> Result<(), Status> {
     let servers = subject.servers(cloud).await?;
     match subject.deletion(&servers) {
-        Deletion::OfMachine => subject.memory.check_kept(&subject.memory_with(&servers), subject.spec.root_disk())?,
+        Deletion::Machine => subject.memory.check_kept(&subject.memory_with(&servers), subject.spec.root_disk())?,
         // Nothing keeps a state for it.
-        Deletion::OfOrphan | Deletion::OfRemains => {}
+        Deletion::Orphan | Deletion::Remains => {}
     }
     all(subject, cloud, &servers).await
 }

@@ -83,9 +83,9 @@ impl<'a> Subject<'a> {
     /// What a deletion deletes that has found these servers. Only machines of the API server have a UID.
     pub fn deletion(&self, servers: &[Server]) -> Deletion {
         match self.machine.metadata.uid.as_deref() {
-            None | Some("") if servers.is_empty() => Deletion::OfRemains,
-            None | Some("") => Deletion::OfOrphan,
-            Some(_) => Deletion::OfMachine,
+            None | Some("") if servers.is_empty() => Deletion::Remains,
+            None | Some("") => Deletion::Orphan,
+            Some(_) => Deletion::Machine,
         }
     }
 

@@ -45,20 +45,20 @@ impl Installed {
 
     /// The command that installs a part of the manifests again, with these further flags.
     pub fn apply(&self, part: &str, further: &str) -> String {
-        let mut command = format!("mcm manifests {part} --namespace {}", self.namespace);
+        let mut words = vec!["mcm", "manifests", part, "--namespace", &self.namespace];
         if self.home != self.namespace {
-            command.push_str(&format!(" --service-namespace {}", self.home));
+            words.extend(["--service-namespace", &self.home]);
         }
         if self.scope == WebhookScope::Namespace {
-            command.push_str(" --scope namespace");
+            words.extend(["--scope", "namespace"]);
         }
         if let Some(url) = self.url.as_deref().filter(|_| part != "rbac") {
-            command.push_str(&format!(" --webhook-url {url}"));
+            words.extend(["--webhook-url", url]);
         }
         if !further.is_empty() {
-            command.push_str(&format!(" {further}"));
+            words.push(further);
         }
-        format!("{command} | {APPLY}")
+        format!("{} | {APPLY}", words.join(" "))
     }
 
     /// The command that starts the manager's pods again.

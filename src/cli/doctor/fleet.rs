@@ -78,21 +78,18 @@ impl Fleet {
             if providers.serves(provider) || runs(name) {
                 return None;
             }
-            let (message, command) = match nearest(provider, providers.names().into_iter()) {
-                Some(meant) => {
+            let (message, command) = if let Some(meant) = nearest(provider, providers.names().into_iter()) {
                     let patch = json!({"provider": meant});
                     let command =
                         format!("kubectl -n {} patch machineclass {name} --type=merge -p '{patch}'", self.namespace);
                     (format!("no driver serves its provider {provider:?}; did you mean {meant:?}?"), command)
-                }
-                None => {
+                } else {
                     let message = format!(
                         "this program has no driver for its provider {provider:?}, and none of its machines runs: start the \
                          manager with the driver (--external-driver), or correct the class"
                     );
                     (message, format!("kubectl -n {} edit machineclass {name}", self.namespace))
-                }
-            };
+                };
             Some(Problem { subject: self.subject(Kind::MachineClass.as_str(), name), message, command: Some(command) })
         });
         reported(what, problems.collect(), format!("a driver serves each of {}", classes.len()))

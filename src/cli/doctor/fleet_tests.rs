@@ -78,9 +78,9 @@ fn vm(state: &str, orphan: Option<Orphan>) -> Vm {
     }
 }
 
-fn orphan(goes: bool) -> Option<Orphan> {
+fn orphan(goes: bool) -> Orphan {
     let at = jiff::Timestamp::UNIX_EPOCH;
-    Some(Orphan { since: at, will_be_deleted_after: goes.then_some(at), reason: String::new() })
+    Orphan { since: at, will_be_deleted_after: goes.then_some(at), reason: String::new() }
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn pk_105_a_fleet_in_which_everything_belongs_together_is_fine() {
     Fleet { vms: Some(Ok(vec![vm("Missing", None)])), ..whole() },
     "VM virtual:///1", "the provider does not list the VM of machine m", "mcm replace machine/m --namespace ns")]
 #[case::a_vm_without_machine(
-    Fleet { vms: Some(Ok(vec![vm("Orphan", orphan(false))])), ..whole() },
+    Fleet { vms: Some(Ok(vec![vm("Orphan", Some(orphan(false)))])), ..whole() },
     "VM virtual:///1", "will not be deleted", "kubectl -n ns get providermachines v -o yaml")]
 fn pk_105_what_does_not_belong_together_is_found(
     #[case] fleet: Fleet,
@@ -145,7 +145,7 @@ fn pk_105_what_does_not_belong_together_is_found(
     ..whole()
 })]
 #[case::a_machine_that_has_not_joined(Fleet { machines: List::All(vec![machine("m", "Pending", "n")]), nodes: Some(List::All(vec![])), ..whole() })]
-#[case::an_orphan_that_will_be_deleted(Fleet { vms: Some(Ok(vec![vm("Orphan", orphan(true))])), ..whole() })]
+#[case::an_orphan_that_will_be_deleted(Fleet { vms: Some(Ok(vec![vm("Orphan", Some(orphan(true)))])), ..whole() })]
 fn what_the_manager_does_itself_is_fine(#[case] fleet: Fleet) {
     let found = fleet.findings(&OneProvider);
     assert!(found.iter().all(|finding| finding.health == Health::Fine), "{found:#?}");

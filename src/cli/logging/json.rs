@@ -49,14 +49,14 @@ where
             message,
             Value::from(metadata.target()),
         ];
-        writeln!(writer, "{}", line(frame, &fields)?)
+        writeln!(writer, "{}", line(&frame, &fields)?)
     }
 }
 
 /// The members of the frame in their order, then the fields.
-fn line(frame: [Value; 4], fields: &Map<String, Value>) -> Result<String, fmt::Error> {
+fn line(frame: &[Value; 4], fields: &Map<String, Value>) -> Result<String, fmt::Error> {
     let mut line = "{".to_owned();
-    for (name, value) in super::fields::FRAME.iter().zip(&frame) {
+    for (name, value) in super::fields::FRAME.iter().zip(frame) {
         let comma = if line.len() > 1 { "," } else { "" };
         write!(line, "{comma}\"{name}\":{value}")?;
     }

@@ -151,13 +151,11 @@ impl<'a> Walk<'a> {
     /// The flag that a word names: `--namespace` or `-n`.
     fn flag(&self, word: &str) -> Option<&'a Arg> {
         let mut flags = self.here.get_arguments();
-        match word.strip_prefix("--") {
-            Some(long) => flags.find(|flag| flag.get_long() == Some(long)),
-            None => {
-                let short = word.strip_prefix('-')?.chars().next()?;
-                flags.find(|flag| flag.get_short() == Some(short))
-            }
+        if let Some(long) = word.strip_prefix("--") {
+            return flags.find(|flag| flag.get_long() == Some(long));
         }
+        let short = word.strip_prefix('-')?.chars().next()?;
+        flags.find(|flag| flag.get_short() == Some(short))
     }
 
     /// Keeps the value of a flag that selects the cluster.

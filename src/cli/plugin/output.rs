@@ -254,7 +254,7 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// A number with its noun: `1 machine`, `2 machines`.
-pub fn counted<N: std::fmt::Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
+pub fn counted<N: std::fmt::Display + Copy + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     let end = if number == N::from(1) { "" } else { "s" };
     format!("{number} {noun}{end}")
 }

@@ -349,13 +349,13 @@ mod tests {
         let lists = lists.filter(|value| value["kind"] == "MachineOutlookList");
         let outlooks = lists.flat_map(|list| list["items"].as_array().cloned().unwrap_or_default());
         let mut seen = std::collections::BTreeSet::new();
+        let named = regex::Regex::new("\"[^\"]+\"").unwrap();
         for outlook in outlooks.filter(|outlook| outlook["blockers"].is_array()) {
             let outlook: Outlook = serde_json::from_value(outlook).unwrap();
             let text = MachineState::of(&machine(&outlook.metadata.name, &json!({})), Some(&outlook))
                 .details("  ", &super::super::output::testing::plain(super::super::testing::now()));
             for blocker in &outlook.blockers {
                 seen.insert(blocker.reason.clone());
-                let named = regex::Regex::new("\"[^\"]+\"").unwrap();
                 assert!(named.find_iter(&blocker.message).all(|name| text.contains(name.as_str())), "{text}");
                 let since = format!("since {}", rfc3339(blocker.since.unwrap()));
                 assert_eq!(text.matches(&since).count(), 1, "{text}");

@@ -121,17 +121,14 @@ pub fn run(args: &TreeArgs, out: &mut dyn Write) -> Result<(), Failure> {
             let namespace = Some(session.namespace.as_str()).filter(|_| !args.all_namespaces);
             let fleet = session.fleet_of(namespace).await?;
             let folding = if args.all { Folding::Whole } else { Folding::Folded };
-            let tree = match &args.deployment {
-                Some(name) => {
-                    let known = fleet.deployment(&session.namespace, name);
-                    let known = known.ok_or_else(|| super::no_deployment(&session.namespace, name))?;
-                    let deployments = vec![branch(known, &fleet)];
-                    Tree { deployments, sets: Vec::new(), machines: Vec::new(), folding, scope: Scope::One }
-                }
-                None => {
-                    let scope = if args.all_namespaces { Scope::All } else { Scope::One };
-                    Tree { scope, ..tree(&fleet, folding) }
-                }
+            let tree = if let Some(name) = &args.deployment {
+                let known = fleet.deployment(&session.namespace, name);
+                let known = known.ok_or_else(|| super::no_deployment(&session.namespace, name))?;
+                let deployments = vec![branch(known, &fleet)];
+                Tree { deployments, sets: Vec::new(), machines: Vec::new(), folding, scope: Scope::One }
+            } else {
+                let scope = if args.all_namespaces { Scope::All } else { Scope::One };
+                Tree { scope, ..tree(&fleet, folding) }
             };
             output::write(&tree, session.views.source(), &args.output, now(), out)
         },

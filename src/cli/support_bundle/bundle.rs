@@ -248,7 +248,8 @@ mod tests {
     }
 
     fn text_of(files: &[File]) -> String {
-        files.iter().map(|file| format!("{}\n{}", file.path, String::from_utf8_lossy(&file.content))).collect()
+        let texts = files.iter().map(|file| format!("{}\n{}", file.path, String::from_utf8_lossy(&file.content)));
+        texts.collect::<Vec<_>>().concat()
     }
 
     #[test]

@@ -170,8 +170,7 @@ pub fn names_in(objects: &[Value]) -> BTreeSet<String> {
 
 fn pseudonym(key: &hmac::Key, name: &str) -> String {
     let tag = hmac::sign(key, name.as_bytes());
-    let hex: String = tag.as_ref().iter().take(PSEUDONYM_BYTES).map(|byte| format!("{byte:02x}")).collect();
-    format!("name-{hex}")
+    tag.as_ref().iter().take(PSEUDONYM_BYTES).fold("name-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
 }
 
 /// Replaces each longest run of characters of a kind for which `replacement` has something.

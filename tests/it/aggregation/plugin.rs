@@ -495,6 +495,8 @@ async fn a_vm_without_a_machine_is_not_gone() {
 async fn pk_077_a_pipe_gets_whole_names_at_every_width() {
     let Some((world, machines)) = with_a_fleet("aggregation::plugin::pk_077_widths", &[]).await else { return };
     let commands: [&[&str]; 3] = [&["tree", "--all"], &["why", &machines[0]], &["rollout", "history", "pool"]];
+    // The age of a revision grows.
+    let age = Regex::new(r" +\d+s").expect("an expression");
     for command in commands {
         let all = [&["mcm"], command, &["-n", &world.namespace.name]].concat();
         let mut texts = Vec::new();
@@ -502,8 +504,7 @@ async fn pk_077_a_pipe_gets_whole_names_at_every_width() {
             let variables: Vec<(&str, &str)> = width.iter().map(|width| ("COLUMNS", *width)).collect();
             let said = kubectl_in(&world, &all, &variables).await;
             assert_eq!(said.code, 0, "{}", said.stderr);
-            // The age of a revision grows.
-            texts.push(Regex::new(r" +\d+s").expect("an expression").replace_all(&said.stdout, " AGE").into_owned());
+            texts.push(age.replace_all(&said.stdout, " AGE").into_owned());
         }
         assert!(texts.iter().all(|one| *one == texts[0]), "{texts:?}");
         assert!(!texts[0].contains('\x1b') && !texts[0].contains('…'), "{}", texts[0]);

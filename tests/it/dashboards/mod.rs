@@ -84,11 +84,10 @@ fn each_panel_is_complete() {
             for query in panel.queries {
                 let labels: BTreeSet<&str> =
                     grouped.captures_iter(query.expression).flat_map(|by| by.extract::<1>().1[0].split(", ")).collect();
-                let named = label.captures_iter(query.legend).map(|label| label.extract::<1>().1[0]);
+                let mut named = label.captures_iter(query.legend).map(|label| label.extract::<1>().1[0]);
                 assert!(!query.legend.is_empty(), "{what}");
-                for missing in named.filter(|label| !labels.contains(label)) {
-                    panic!("{what}: the lines have no label {missing}: {}", query.expression);
-                }
+                let missing = named.find(|label| !labels.contains(label));
+                assert_eq!(missing, None, "{what}: a label that the lines do not have: {}", query.expression);
             }
         }
     }

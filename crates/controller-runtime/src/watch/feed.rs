@@ -143,7 +143,8 @@ where
                 && self.store.list_is_of(number) == History::WentBack
             {
                 tracing::warn!(
-                    kind = self.kind, version,
+                    kind = self.kind,
+                    version,
                     "the API server's history went back, as by a restored backup: nothing is decided until the list \
                      is complete"
                 );

@@ -218,7 +218,9 @@ const fn unanswered(ignored: bool) -> FailurePolicy {
 fn webhook_configurations() -> Vec<Guarded> {
     let configurations = |manifests: &WebhookManifests, bundles: Bundles| {
         let mut objects = labelled(manifests.all().to_vec());
-        objects.iter_mut().for_each(|object| inject(object, bundles));
+        for object in &mut objects {
+            inject(object, bundles);
+        }
         variant(&objects)
     };
     let outcomes = |scope: WebhookScope, has_url: bool, status_webhook: StatusWebhook, bundles: Bundles| {

@@ -35,7 +35,7 @@ fn replacement(
     siblings: &[MachineSnapshot],
 ) -> Option<Replacement> {
     // A set or deployment that is deleted takes its machines with it.
-    if set.is_deleting() || deployment.is_some_and(|deployment| deployment.is_deleting()) {
+    if set.is_deleting() || deployment.is_some_and(DeploymentSnapshot::is_deleting) {
         return None;
     }
     if let Some(deployment) = deployment.filter(|deployment| is_old(set, deployment)) {
@@ -103,22 +103,22 @@ mod tests {
         SetSnapshot::from(set)
     }
 
-    fn deployment(revision: &str) -> Option<DeploymentSnapshot> {
+    fn deployment(revision: &str) -> DeploymentSnapshot {
         let mut deployment = MachineDeployment::default();
         deployment.metadata.name = Some("dep".to_owned());
         deployment.metadata.annotations = Some([(annotation::REVISION.to_owned(), revision.to_owned())].into());
-        Some(DeploymentSnapshot::from(deployment))
+        DeploymentSnapshot::from(deployment)
     }
 
     #[rstest]
-    #[case::of_an_old_set(going(), set(0, "1", false), deployment("2"), vec![], Some("MachineDeployment dep has a newer template"))]
-    #[case::it_had_failed(failed(), set(2, "2", false), deployment("2"), vec![other(LONG_AGO)], Some("it was unhealthy; MachineSet set makes another"))]
-    #[case::deleted_by_hand(going(), set(2, "2", false), deployment("2"), vec![other(LONG_AGO)], Some("it was deleted, and MachineSet set makes another"))]
+    #[case::of_an_old_set(going(), set(0, "1", false), Some(deployment("2")), vec![], Some("MachineDeployment dep has a newer template"))]
+    #[case::it_had_failed(failed(), set(2, "2", false), Some(deployment("2")), vec![other(LONG_AGO)], Some("it was unhealthy; MachineSet set makes another"))]
+    #[case::deleted_by_hand(going(), set(2, "2", false), Some(deployment("2")), vec![other(LONG_AGO)], Some("it was deleted, and MachineSet set makes another"))]
     #[case::the_other_is_made_already(
         going(), set(1, "2", false), None, vec![other("2026-01-01T12:00:01Z")], Some("it was deleted, and MachineSet set makes another"))]
-    #[case::scaled_down(going(), set(1, "2", false), deployment("2"), vec![other(LONG_AGO)], None)]
-    #[case::scaled_down_to_none(failed(), set(0, "2", false), deployment("2"), vec![], None)]
-    #[case::the_set_is_deleted(going(), set(2, "1", true), deployment("2"), vec![], None)]
+    #[case::scaled_down(going(), set(1, "2", false), Some(deployment("2")), vec![other(LONG_AGO)], None)]
+    #[case::scaled_down_to_none(failed(), set(0, "2", false), Some(deployment("2")), vec![], None)]
+    #[case::the_set_is_deleted(going(), set(2, "1", true), Some(deployment("2")), vec![], None)]
     fn pk_108_a_replacement_has_a_reason(
         #[case] machine: MachineSnapshot,
         #[case] set: SetSnapshot,

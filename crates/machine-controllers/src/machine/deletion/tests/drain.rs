@@ -17,7 +17,8 @@ fn pk_108_users_of_a_node_are_told_once_that_its_machine_is_replaced() {
     let replacement = Some(Replacement::Deleted { set: "set".to_owned() });
     let fresh = with_node(seen(resting(DeletionStage::Drain), 100), node(vec![condition("Ready", "True")]));
     let plan = decide(&Observation { replacement: replacement.clone(), ..fresh });
-    let [Effect::Cordon, Effect::TellNode { reason, message }, Effect::AddNodeCondition(mark)] = plan.effects.as_slice()
+    let [Effect::Cordon, Effect::TellNode { reason, message }, Effect::AddNodeCondition(mark)] =
+        plan.effects.as_slice()
     else {
         panic!("{plan:?}")
     };
