@@ -1,4 +1,4 @@
-//! The dashboard *One deployment*: the machines of a deployment, its rollouts, and for whom it waits.
+//! The dashboard *One deployment*: the machines of a deployment, its rollouts, and what it waits for.
 
 use super::{
     Dashboard,
