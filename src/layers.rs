@@ -284,6 +284,25 @@ fn ids_of_rules_are_made_where_rules_are_declared() {
     assert_eq!(files_with("RuleId::declare("), BTreeSet::from(DECLARING.map(str::to_owned)));
 }
 
+/// rustdoc starts once for every crate with doc tests, so crates without an example have none. A new example switches them on.
+#[test]
+fn examples_in_comments_are_run() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates");
+    let read = |path: &Path| fs::read_to_string(crates.join(path)).expect("the file is there");
+    let is_switched_off =
+        |source: &&Source| read(&Path::new(&source.module()).join("Cargo.toml")).contains("\ndoctest = false\n");
+    let has_an_example = |source: &&Source| {
+        read(&source.path)
+            .lines()
+            .any(|line| matches!(line.trim(), "/// ```" | "//! ```" | "/// ```no_run" | "//! ```no_run"))
+    };
+    let sources = sources_below("crates");
+    let quiet: Vec<&Source> = sources.iter().filter(is_switched_off).collect();
+    assert!(quiet.len() > 100, "{} files", quiet.len());
+    let untested: Vec<_> = quiet.into_iter().filter(has_an_example).map(|source| &source.path).collect();
+    assert!(untested.is_empty(), "these examples are not compiled: {untested:?}");
+}
+
 /// Authors of drivers read only this page.
 #[test]
 fn the_page_on_drivers_names_every_call() {
