@@ -11,18 +11,18 @@ import sys
 import urllib.parse
 
 import google.auth.identity_pool
-import google.oauth2.credentials
 import google.oauth2.service_account
+import httplib2
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-def compute(endpoint, credentials):
+def compute(endpoint, **caller):
     """The client of Compute Engine, with the discovery document in its package."""
-    options = {"api_endpoint": endpoint}
-    return build("compute", "v1", credentials=credentials, client_options=options, static_discovery=True, cache_discovery=False)
+    options = {"api_endpoint": f"{endpoint}/compute/v1/"}
+    return build("compute", "v1", client_options=options, static_discovery=True, cache_discovery=False, **caller)
 
 
 def behind(endpoint, url):
@@ -82,7 +82,7 @@ def oracle(endpoint, project, zone, body):
     """Creates an instance per kind of credentials, lists them in pages, and deletes them."""
     key_file, config = json.loads(os.environ["KEY_FILE"]), json.loads(os.environ["EXTERNAL"])
     kinds = {"signed": signed(endpoint, key_file), "exchanged": exchanged(endpoint, key_file), "external": external(endpoint, config)}
-    projects = {name: Project(compute(endpoint, credentials), project, zone) for name, credentials in kinds.items()}
+    projects = {name: Project(compute(endpoint, credentials=credentials), project, zone) for name, credentials in kinds.items()}
     one, outcome = projects["signed"], {}
     outcome["created"] = {name: of.insert({**body, "name": f"m-{name}"})["status"] for name, of in projects.items()}
     outcome["listed"] = [instance["name"] for instance in one.all("instances", maxResults=2, fields="items/name,nextPageToken")]
@@ -93,7 +93,7 @@ def oracle(endpoint, project, zone, body):
     outcome["deleted"] = [one.delete(f"m-{name}")["status"] for name in projects]
     outcome["left"] = one.all("instances") + one.all("disks")
     outcome["absent"] = refused(lambda: one.delete("m-signed"))
-    anonymous = Project(compute(endpoint, google.oauth2.credentials.Credentials("no-token")), project, zone)
+    anonymous = Project(compute(endpoint, http=httplib2.Http()), project, zone)
     outcome["anonymous"] = refused(lambda: anonymous.all("instances"))
     return outcome
 
