@@ -55,6 +55,21 @@ impl Client {
         build: impl Fn() -> Result<Request<Bytes>, Status> + Send + Sync,
         read: impl Fn(&Answer) -> Result<T, Failure> + Send + Sync,
     ) -> Result<T, Failure> {
+        self.call_within(cx, call, ANSWER_TIMEOUT, build, read).await
+    }
+
+    /// The same for a request that the cloud answers late on purpose, such as the wait for an operation. Each try may take `limit`.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub async fn call_within<T: Send>(
+        &self,
+        cx: &OpContext,
+        call: Call<'_>,
+        limit: Duration,
+        build: impl Fn() -> Result<Request<Bytes>, Status> + Send + Sync,
+        read: impl Fn(&Answer) -> Result<T, Failure> + Send + Sync,
+    ) -> Result<T, Failure> {
         let mut tries = 0;
         loop {
             let Some(wait) = self.budgets.take(call.account, Instant::now(), cx.left()) else {
@@ -64,7 +79,7 @@ impl Client {
             tokio::time::sleep(wait).await;
             tries += 1;
             let sent = Instant::now();
-            let failure = match self.attempt(cx, call, build()?, &read).await {
+            let failure = match self.attempt(cx, call, limit, build()?, &read).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
@@ -83,11 +98,12 @@ impl Client {
         &self,
         cx: &OpContext,
         call: Call<'_>,
+        limit: Duration,
         request: Request<Bytes>,
         read: &(impl Fn(&Answer) -> Result<T, Failure> + Send + Sync),
     ) -> Result<T, Failure> {
         let mut failed = None;
-        let limit = cx.left().min(ANSWER_TIMEOUT);
+        let limit = cx.left().min(limit);
         let answered = cx.request(call.service, async {
             let outcome = match tokio::time::timeout(limit, self.transport.send(request)).await {
                 Ok(Ok(answer)) => read(&answer).map_err(|failure| failure.asking_to_wait(&answer.headers)),

@@ -106,3 +106,15 @@ async fn a_permanent_failure_is_returned_at_once() {
         "GetThings: the answer is too long"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_answered_late_on_purpose_has_its_own_limit() {
+    for (limit, gap) in [(ANSWER_TIMEOUT, 60), (Duration::from_secs(130), 130)] {
+        let script = Script::of([Scripted::Silence]);
+        let client = Client::new(script.clone(), Limits::default());
+        let call = Call { service: "things", what: "Wait", account: CredentialsKey::of(&["a"]), repeat: Repeat::Safe };
+        let cx = OpContext::within(Duration::from_secs(600));
+        let answer = client.call_within(&cx, call, limit, || Ok(Request::new(Bytes::new())), read).await;
+        assert_eq!((answer, script.gaps()), (Ok(200), vec![gap]));
+    }
+}

@@ -2,7 +2,7 @@
 //!
 //! [`Client::call`] sends a request and retries it where that is safe ([`retry`] decides, without clock and I/O). It keeps to the
 //! budget of the credentials ([`Budgets`]) and to the deadline of the operation, and counts each request. Only [`HttpTransport`]
-//! uses sockets; a test gives the client another [`Transport`].
+//! uses sockets; a test gives the client another [`Transport`]. [`token_file`] reads the files that Secrets name.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +14,7 @@ mod proxy;
 pub mod retry;
 mod secret;
 mod tls;
+pub mod token_file;
 mod transport;
 
 /// The type of bodies.

@@ -2,13 +2,16 @@
 
 use std::{
     collections::HashMap,
-    fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use cloud_client::{Answer, Bytes, Call, Client, CredentialsKey, Failure, FailureKind, Repeat, Secret, http::Request};
+use cloud_client::{
+    Answer, Bytes, Call, Client, CredentialsKey, Failure, FailureKind, Repeat, Secret,
+    http::Request,
+    token_file::{self, FileTrust},
+};
 use jiff::Timestamp;
 use machine_driver::{Code, Instant, OpContext, SecretData, Status};
 use serde::Deserialize;
@@ -59,23 +62,12 @@ pub enum Source {
     Instance { endpoint: String },
 }
 
-/// Where the path of a token file comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FileTrust {
-    /// The configuration of the process.
-    Process,
-    /// A Secret. Only files in the directories for tokens are read then.
-    Secret,
-}
-
-/// A Secret must not name a file below this directory. It holds the token of the process's own service account for the API server.
-const API_SERVER_TOKENS: &str = "/var/run/secrets/kubernetes.io/";
+/// The key of a Secret with the path of a token file.
+const TOKEN_FILE: &str = "workloadIdentityTokenFile";
 /// Credentials are renewed this long before they expire.
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
 /// The maximum number of sources in the cache.
 const MAX_ENTRIES: usize = 256;
-/// The largest size of a token file, in bytes.
-const LONGEST_TOKEN: u64 = 64 * 1024;
 /// The version of STS's API.
 pub const STS: &str = "2011-06-15";
 
@@ -86,8 +78,8 @@ impl Source {
     /// `InvalidArgument` if one value of a pair is missing.
     pub fn of(secret: &SecretData, options: &AwsOptions) -> Result<Self, Status> {
         let missing = |what: &str| Err(Status::new(Code::InvalidArgument, what));
-        if secret.get("workloadIdentityTokenFile").is_some() {
-            let Some(file) = text(secret, &["workloadIdentityTokenFile"]) else {
+        if secret.get(TOKEN_FILE).is_some() {
+            let Some(file) = text(secret, &[TOKEN_FILE]) else {
                 return missing("Workload identity token file is required");
             };
             let Some(role) = text(secret, &["roleARN"]) else {
@@ -148,37 +140,8 @@ fn text<'s>(secret: &'s SecretData, keys: &[&str]) -> Option<&'s str> {
 }
 
 /// Reads the token in a file.
-///
-/// # Errors
-/// `InvalidArgument` for a file that a Secret must not name, `FailedPrecondition` for an unreadable file.
 fn token(file: &Path, trust: FileTrust, directories: &[PathBuf]) -> Result<Secret, Status> {
-    let unreadable = |error: &dyn std::fmt::Display| {
-        Status::new(Code::FailedPrecondition, format!("token file {}: {error}", file.display()))
-    };
-    // Symbolic links are resolved for the file and for the directories, because /var/run is usually a link itself.
-    let real = if trust == FileTrust::Process { Ok(file.to_owned()) } else { permitted(file, directories) }?;
-    let length = fs::metadata(&real).map_err(|error| unreadable(&error))?;
-    if !length.is_file() || length.len() > LONGEST_TOKEN {
-        return Err(unreadable(&"it holds no token"));
-    }
-    let token = fs::read_to_string(&real).map_err(|error| unreadable(&error))?;
-    if token.trim().is_empty() { Err(unreadable(&"it is empty")) } else { Ok(Secret::new(token.trim())) }
-}
-
-/// The path of a file that a Secret names, with links resolved.
-///
-/// # Errors
-/// `InvalidArgument` for a file outside the directories for tokens. The message does not reveal whether that file exists.
-fn permitted(file: &Path, directories: &[PathBuf]) -> Result<PathBuf, Status> {
-    let real = fs::canonicalize(file).ok().filter(|real| {
-        let is_below =
-            |directory: &Path| fs::canonicalize(directory).is_ok_and(|directory| real.starts_with(directory));
-        directories.iter().any(|directory| is_below(directory)) && !is_below(Path::new(API_SERVER_TOKENS))
-    });
-    real.ok_or_else(|| {
-        let message = format!("workloadIdentityTokenFile: {} is no file in a directory for tokens", file.display());
-        Status::new(Code::InvalidArgument, message)
-    })
+    token_file::read(file, trust, directories, TOKEN_FILE)
 }
 
 /// The credentials of all sources, until they expire.

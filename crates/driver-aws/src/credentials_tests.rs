@@ -1,4 +1,6 @@
-//! Tests of the sources of credentials, of the token files that may be read, and of the cache.
+//! Tests of the sources of credentials and of the cache.
+
+use std::fs;
 
 use cloud_client::{
     Limits, NoAnswer, Transport,
@@ -32,28 +34,6 @@ fn keys(id: &str, key: &str) -> Source {
 fn a_secret_names_a_source(#[case] pairs: &[(&str, &str)], #[case] expected: Result<Source, &str>) {
     let source = Source::of(&secret(pairs), &AwsOptions::default());
     assert_eq!(source.map_err(|status| status.message), expected.map_err(str::to_owned));
-}
-
-#[test]
-fn a_secret_names_token_files_in_their_directories_only() {
-    let (tokens, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let allowed = [tokens.path().to_owned()];
-    let write = |path: PathBuf, text: &str| {
-        fs::write(&path, text).unwrap();
-        path
-    };
-    let inside = write(tokens.path().join("token"), " t-1\n");
-    let outside = write(elsewhere.path().join("token"), "t-2");
-    let link = tokens.path().join("link");
-    std::os::unix::fs::symlink(&outside, &link).unwrap();
-    let read = |file: &Path, trust| token(file, trust, &allowed).map(|token| token.reveal().to_owned());
-    assert_eq!(read(&inside, FileTrust::Secret), Ok("t-1".to_owned()));
-    for file in [&outside, &link, &tokens.path().join("../x"), &tokens.path().join("nothing")] {
-        let refused = read(file, FileTrust::Secret).unwrap_err();
-        assert_eq!(refused.code, Code::InvalidArgument, "{}", refused.message);
-        assert!(refused.message.ends_with("is no file in a directory for tokens"), "{}", refused.message);
-    }
-    assert_eq!(read(&outside, FileTrust::Process), Ok("t-2".to_owned()));
 }
 
 /// Answers by path and records the requests.

@@ -1,0 +1,99 @@
+//! Google Compute Engine: the fields of its classes, the rules for them, and the driver that creates instances.
+//!
+//! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
+//! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates GCE. With the feature `driver`,
+//! [`GcpDriver`] makes requests to GCE: [`driver`] implements the trait, [`create`] and [`remove`] carry out what [`lookup`] decides, with the
+//! bodies of [`body`] and the state of [`state`]. [`compute`] sends requests. [`login`] reads the credentials of a Secret, and [`token`] makes or
+//! exchanges tokens for them.
+//! Source: spec/providers §5, decisions.md 59 and 60; messages as in machine-controller-manager-provider-gcp.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "driver")]
+mod ask;
+#[cfg(feature = "driver")]
+mod body;
+#[cfg(feature = "driver")]
+mod compute;
+#[cfg(feature = "driver")]
+mod create;
+#[cfg(feature = "driver")]
+mod driver;
+#[cfg(feature = "driver")]
+mod errors;
+#[cfg(feature = "driver")]
+mod login;
+#[cfg(feature = "driver")]
+mod lookup;
+mod names;
+#[cfg(feature = "driver")]
+mod options;
+#[cfg(feature = "driver")]
+mod remove;
+#[cfg(feature = "driver")]
+mod request_id;
+#[cfg(feature = "driver")]
+mod resources;
+mod rules;
+mod schema;
+mod secret;
+#[cfg(feature = "driver")]
+mod spec;
+#[cfg(feature = "driver")]
+mod state;
+#[cfg(feature = "driver")]
+mod subject;
+#[cfg(all(test, feature = "driver"))]
+mod test_rig;
+#[cfg(feature = "driver")]
+mod token;
+#[cfg(feature = "driver")]
+mod waiting;
+
+use std::{collections::BTreeSet, sync::LazyLock};
+
+#[cfg(feature = "driver")]
+pub use driver::GcpDriver;
+#[cfg(feature = "driver")]
+pub use errors::ErrorCodes;
+use machine_driver::ClassRules;
+#[cfg(feature = "driver")]
+pub use options::GcpOptions;
+use serde_json::Value;
+
+use kube_values::{
+    field::{FieldPath, Findings},
+    json::Json,
+};
+use machine_api::{
+    v1alpha1::MachineClass,
+    validation::{Node, as_go_reads},
+};
+
+/// The `provider` string of classes for GCE.
+pub const GCP: &str = "GCP";
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
+
+/// The rules for GCE classes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GcpClasses;
+
+impl ClassRules for GcpClasses {
+    fn provider(&self) -> &'static str {
+        GCP
+    }
+
+    fn schema(&self) -> &Value {
+        &SCHEMA
+    }
+
+    fn validate(&self, class: &MachineClass, found: &mut Findings) {
+        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
+        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
+    }
+
+    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
+        secret::missing(keys)
+    }
+}
