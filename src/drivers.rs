@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use driver_aws::AwsClasses;
+use driver_gcp::GcpClasses;
 use driver_openstack::OpenStackClasses;
 use machine_driver::{ClassRules, Driver, Registry};
 
 use crate::settings::CloudSettings;
-#[cfg(any(feature = "aws", feature = "openstack"))]
+#[cfg(any(feature = "aws", feature = "gcp", feature = "openstack"))]
 use crate::settings::CodeDetail;
 
 /// The drivers of a program. Clones share the drivers that `main` adds.
@@ -87,6 +88,8 @@ impl DriverSet {
 pub(crate) const CLOUDS: &[Cloud] = &[
     #[cfg(feature = "aws")]
     Cloud { provider: driver_aws::AWS, driver: aws },
+    #[cfg(feature = "gcp")]
+    Cloud { provider: driver_gcp::GCP, driver: gcp },
     #[cfg(feature = "openstack")]
     Cloud { provider: driver_openstack::OPENSTACK, driver: openstack },
 ];
@@ -108,6 +111,19 @@ fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
     Arc::new(AwsDriver::new(options))
 }
 
+#[cfg(feature = "gcp")]
+fn gcp(settings: &CloudSettings) -> Arc<dyn Driver> {
+    use driver_gcp::{ErrorCodes, GcpDriver, GcpOptions};
+
+    let codes = match settings.codes {
+        CodeDetail::Fine => ErrorCodes::Fine,
+        CodeDetail::AsGo => ErrorCodes::AsGo,
+    };
+    let endpoint = settings.endpoints.get(driver_gcp::GCP).cloned();
+    let identity_directories = settings.identity_directories.clone();
+    Arc::new(GcpDriver::new(GcpOptions { endpoint, identity_directories, codes }))
+}
+
 #[cfg(feature = "openstack")]
 fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
     use driver_openstack::{ErrorCodes, MachineStatus, OpenStackDriver, OpenStackOptions};
@@ -122,7 +138,7 @@ fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
 
 /// The rules for classes that apply even without a driver for the provider.
 fn known_rules() -> Vec<Arc<dyn ClassRules>> {
-    vec![Arc::new(AwsClasses), Arc::new(OpenStackClasses)]
+    vec![Arc::new(AwsClasses), Arc::new(GcpClasses), Arc::new(OpenStackClasses)]
 }
 
 #[cfg(test)]

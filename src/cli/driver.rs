@@ -105,7 +105,7 @@ mod tests {
         assert!(serve(DriverSet::default()).ends_with("there are: none"));
         let folder = || example_driver::FolderDriver::new("/");
         assert!(serve(DriverSet::default().with(folder())).ends_with("there are: folder"));
-        #[cfg(all(feature = "aws", feature = "openstack"))]
-        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, openstack, folder"));
+        #[cfg(all(feature = "aws", feature = "gcp", feature = "openstack"))]
+        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, gcp, openstack, folder"));
     }
 }

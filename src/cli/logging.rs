@@ -126,11 +126,12 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, by their names in log lines.
-const OURS: [&str; 19] = [
+const OURS: [&str; 20] = [
     "cloud_client",
     "controller_runtime",
     "driver_aws",
     "driver_external",
+    "driver_gcp",
     "driver_openstack",
     "driver_virtual",
     "fault_proxy",

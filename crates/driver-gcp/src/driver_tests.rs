@@ -403,6 +403,32 @@ async fn a_list_has_all_pages_or_fails() {
     assert!(refused.message.starts_with("List machines failed: "), "{refused}");
 }
 
+/// Sends only requests for first pages.
+struct WithoutSecondPages(HttpTransport);
+
+#[async_trait]
+impl Transport for WithoutSecondPages {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        if request.uri().query().is_some_and(|query| query.contains("pageToken")) {
+            return Err(NoAnswer::TooLong);
+        }
+        self.0.send(request).await
+    }
+}
+
+#[tokio::test]
+async fn c_10_a_list_without_its_second_page_is_a_failure() {
+    let mut rig = Rig::new().await;
+    for number in 0..501 {
+        rig.gce.put_instance(&instance(&format!("i-{number:03}"), &[CLUSTER, ROLE]));
+    }
+    let transport = WithoutSecondPages(HttpTransport::new(HttpOptions::default()));
+    let options = GcpOptions { endpoint: Some(rig.gce.url().to_owned()), ..GcpOptions::default() };
+    rig.driver = GcpDriver::through(Client::new(transport, Limits::default()), options);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Internal);
+    assert_eq!(rig.gce.count(Method::ListInstances), 1);
+}
+
 #[tokio::test]
 async fn g08_a_class_without_a_tag_of_its_cluster_lists_nothing() {
     let rig = Rig::new().await.with(json!({"tags": [ROLE, "x"]}));
