@@ -33,6 +33,8 @@ mod external_driver;
 mod first_start;
 mod fleet;
 mod forgiven;
+#[cfg(feature = "gcp")]
+mod gcp;
 mod go;
 mod guard;
 mod half_by_half;

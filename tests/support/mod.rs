@@ -9,6 +9,8 @@ pub mod assets;
 pub mod backend;
 pub mod clouds;
 pub mod cluster_object;
+#[cfg(feature = "gcp")]
+pub mod gce;
 pub mod helm;
 pub mod kubectl;
 pub mod lying;
