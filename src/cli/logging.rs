@@ -1,10 +1,11 @@
 //! Logs of the process.
 //!
 //! As with klog, all logs go to standard error, and `-v` sets the verbosity. At the same verbosity the libraries log less than our
-//! own crates, because their details are rarely wanted. [`fields`] lists the fields of lines, and [`json`] writes lines in JSON.
+//! own crates, because their details are rarely wanted. [`fields`] lists the fields of lines, [`json`] writes lines in JSON, and [`panics`] logs panics.
 
 pub mod fields;
 mod json;
+mod panics;
 #[cfg(test)]
 mod scan;
 
@@ -102,13 +103,17 @@ fn klog_line(level: Level, now: Timestamp, pid: u32, source: &str, text: &str) -
 pub fn start(args: &LoggingArgs) -> Result<(), tracing_subscriber::util::TryInitError> {
     let registry = tracing_subscriber::registry().with(filter(args.verbosity));
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    match args.logging_format {
+    let started = match args.logging_format {
         LogFormat::Text => registry.with(lines.with_ansi(false)).try_init(),
         LogFormat::Json => registry.with(lines.fmt_fields(JsonFields::new()).event_format(json::JsonLine)).try_init(),
         LogFormat::Klog => {
             registry.with(lines.with_ansi(false).event_format(Klog { pid: std::process::id() })).try_init()
         }
+    };
+    if started.is_ok() {
+        panics::log_panics();
     }
+    started
 }
 
 /// Starts logging for an interactive command: at verbosity 0 it logs only warnings and errors.

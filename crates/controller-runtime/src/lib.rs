@@ -21,6 +21,7 @@ pub mod latch;
 pub mod lease;
 pub mod objects;
 pub mod preflight;
+pub mod panics;
 pub mod queue;
 pub mod refusals;
 pub mod snapshot;

@@ -16,6 +16,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::panics::text_of;
+
 /// The stage of a task, in the order in which stages end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Stage {
@@ -226,12 +228,7 @@ fn failure_of(name: String, ended: Result<Result<(), String>, JoinError>) -> Res
     match ended {
         Ok(Err(cause)) => Ok(Failure::Failed { name, cause }),
         Err(error) if error.is_panic() => {
-            let panic = error.into_panic();
-            let message = panic
-                .downcast_ref::<&str>()
-                .map(ToString::to_string)
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "no message".to_owned());
+            let message = text_of(&*error.into_panic()).to_owned();
             Ok(Failure::Panicked { name, message })
         }
         Ok(Ok(())) | Err(_) => Err(name),
@@ -322,9 +319,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_panic_is_reported_with_the_name_of_its_task() {
         let mut supervisor = supervisor();
-        supervisor.spawn(Stage::Work, "machine queue", async { panic!("index {}", 3) });
+        supervisor.spawn(Stage::Work, "machine queue", async { panic!("no index") });
         let error = supervisor.run(std::future::pending()).await.unwrap_err();
-        assert_eq!(error, Failure::Panicked { name: "machine queue".to_owned(), message: "index 3".to_owned() });
+        assert_eq!(error, Failure::Panicked { name: "machine queue".to_owned(), message: "no index".to_owned() });
     }
 
     #[tokio::test(start_paused = true)]
