@@ -1,7 +1,7 @@
-//! Tells the program under which Cargo profile it is built: Cargo names the folder of the profile in the path of the build's output,
-//! and says so nowhere else.
+//! Tells the program under which Cargo profile and with which compiler it is built. Cargo names the folder of the profile in the path of
+//! the build's output, and says so nowhere else. A new compiler makes Cargo run this script again.
 
-use std::{env, ffi::OsStr, path::Path};
+use std::{env, ffi::OsStr, path::Path, process::Command};
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -14,4 +14,12 @@ fn main() {
         other => other,
     };
     println!("cargo::rustc-env=MCM_BUILD_PROFILE={profile}");
+    println!("cargo::rustc-env=MCM_BUILD_RUSTC={}", compiler().unwrap_or_default());
+}
+
+/// Version, commit and date of the compiler, such as `1.95.0 (59807616e 2026-04-14)`. `None` if it does not say them.
+fn compiler() -> Option<String> {
+    let said = Command::new(env::var_os("RUSTC")?).arg("--version").output().ok()?;
+    let line = String::from_utf8(said.stdout).ok()?;
+    Some(line.trim().strip_prefix("rustc ")?.to_owned())
 }

@@ -17,7 +17,7 @@ use mcm_metrics::{Cache, Metrics, OfClass, OfLease};
 
 /// Shows which program runs.
 pub(super) fn show_build(metrics: &Metrics) {
-    let Build { version, commit, profile } = Build::THIS;
+    let Build { version, commit, profile, .. } = Build::THIS;
     let labels = mcm_metrics::Build { version, commit: commit.unwrap_or_default(), profile };
     metrics.manager.build_info.set(&labels, 1.0);
 }

@@ -9,19 +9,27 @@ pub struct Build {
     pub commit: Option<&'static str>,
     /// The Cargo profile, such as `release` or `dist`.
     pub profile: &'static str,
+    /// Version, commit and date of the compiler. `None` if the build did not know them.
+    pub rustc: Option<&'static str>,
 }
 
 impl Build {
     /// This program.
     pub const THIS: Self = Self {
         version: env!("CARGO_PKG_VERSION"),
-        commit: match option_env!("MCM_GIT_COMMIT") {
-            // The variable is empty in an image that is built without the argument.
-            Some(commit) if !commit.is_empty() => Some(commit),
-            _ => None,
-        },
+        // The variable is empty in an image that is built without the argument.
+        commit: known(option_env!("MCM_GIT_COMMIT")),
         profile: env!("MCM_BUILD_PROFILE"),
+        rustc: known(option_env!("MCM_BUILD_RUSTC")),
     };
+}
+
+/// A text that the build knows: neither absent nor empty.
+const fn known(text: Option<&'static str>) -> Option<&'static str> {
+    match text {
+        Some(text) if !text.is_empty() => Some(text),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
