@@ -2,8 +2,6 @@
 //!
 //! The first effect that fails ends the plan. [`Acted`] is the consequence of the failure for the pass.
 
-use jiff::Timestamp;
-
 use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
@@ -116,7 +114,10 @@ impl MachineController {
                 }
                 Ok(())
             }
-            Effect::Start(call) => return self.start(rule, *call, seen, memory),
+            Effect::Start(call) => {
+                let inputs = self.inputs_of(&newest.machine);
+                return self.start(rule, *call, inputs, seen, memory);
+            }
             Effect::Warn { reason, message } => {
                 if memory.is_news(reason, message, seen.steady) {
                     self.recorder.note(&newest.machine, EventNote::warning(reason, message.clone()));
@@ -233,7 +234,7 @@ impl MachineController {
                 };
                 let text = format!("cannot make a bootstrap token in the target cluster: {error}");
                 let call = if seen.flow.vm.is_some() { Call::Initialize } else { Call::Create };
-                memory.flow.learn(super::driver_calls::failed(call, machine_driver::Status::new(code, text)));
+                memory.flow.not_started(super::driver_calls::failed(call, machine_driver::Status::new(code, text)));
                 Acted::Void
             }
         }
@@ -460,15 +461,12 @@ pub(super) fn remember(memo: Memo, seen: &Observation, memory: &mut Memory) {
     match memo {
         Memo::AnswerDone => memory.flow.answer = None,
         Memo::FlowDone => {
-            memory.flow.answer = None;
-            memory.flow.vm = None;
+            (memory.flow.answer, memory.flow.vm, memory.flow.asked_with) = (None, None, None);
             memory.pause = None;
         }
-        Memo::Pause(purpose, until) => pause(purpose, until, seen, memory),
+        Memo::Pause(purpose, until) => {
+            memory.pause = Some(Pause { purpose, until, inputs: seen.asked_with().clone() });
+        }
         Memo::VmChecked(check) => memory.vm_check = check,
     }
-}
-
-fn pause(purpose: super::observation::Purpose, until: Timestamp, seen: &Observation, memory: &mut Memory) {
-    memory.pause = Some(Pause { purpose, until, inputs: seen.inputs.clone() });
 }

@@ -247,7 +247,14 @@ impl MachineController {
     }
 
     /// Starts a driver call. An obstacle to the start becomes an answer like a driver's.
-    pub(super) fn start(&self, rule: &'static str, call: Call, seen: &Observation, memory: &mut Memory) -> Acted {
+    pub(super) fn start(
+        &self,
+        rule: &'static str,
+        call: Call,
+        inputs: Inputs,
+        seen: &Observation,
+        memory: &mut Memory,
+    ) -> Acted {
         let target = seen.machine.target();
         if let Err(error) = self.gate.may_call() {
             return Acted::Failed(error);
@@ -255,11 +262,11 @@ impl MachineController {
         let (driver, request) = match self.request(call, seen, memory) {
             Ok(ready) => ready,
             Err(status) => {
-                memory.flow.learn(failed(call, status));
+                memory.flow.not_started(failed(call, status));
                 return Acted::Void;
             }
         };
-        memory.flow.ask(call, seen.now);
+        memory.flow.ask(call, inputs, seen.now);
         let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
         if !self.calls.start(&target, order) {
             tracing::debug!(

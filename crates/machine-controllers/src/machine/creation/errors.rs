@@ -204,7 +204,8 @@ pub fn report(seen: &Observation, failure: &CreationFailure) -> Plan {
     } else {
         change.waits(creation_wait(seen, failure, until, pause))
     };
-    Plan::reporting("creation-failed", seen, change, Worth::NewValues, Next::LookAgain(pause, Wait::Creation))
+    let next = if seen.has_changed_since_asked() { Next::Again } else { Next::LookAgain(pause, Wait::Creation) };
+    Plan::reporting("creation-failed", seen, change, Worth::NewValues, next)
         .warning_if_written(failure.reason, &failure.description)
         .also([
             Effect::Remember(Memo::FlowDone),

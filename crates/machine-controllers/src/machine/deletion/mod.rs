@@ -504,7 +504,7 @@ fn failed_call(seen: &Observation, rest: StageStatus, period: RetryPeriod, reaso
         ));
     let text = rest.text.clone();
     let change = rest.waits(wait).change(seen);
-    let next = Next::LookAgain(pause, Wait::CallOfDeletion);
+    let next = if seen.has_changed_since_asked() { Next::Again } else { Next::LookAgain(pause, Wait::CallOfDeletion) };
     Plan::reporting("driver-failed-in-deletion", seen, change, Worth::NewValues, next)
         .warning_if_written(reason, text)
         .also([

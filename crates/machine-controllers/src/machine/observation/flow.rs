@@ -66,6 +66,8 @@ pub struct Flow {
     pub in_flight: Option<Call>,
     /// When the last call was started.
     pub asked_at: Option<Timestamp>,
+    /// The inputs of the last call that was started.
+    pub asked_with: Option<Inputs>,
     /// The last answer, until it has been acted upon.
     pub answer: Option<Answer>,
     /// The VM, once known.
@@ -79,8 +81,15 @@ impl Flow {
     }
 
     /// Notes that a call is started; the last answer has been acted upon.
-    pub fn ask(&mut self, call: Call, now: Timestamp) {
+    pub fn ask(&mut self, call: Call, inputs: Inputs, now: Timestamp) {
         (self.answer, self.in_flight, self.asked_at) = (None, Some(call), Some(now));
+        self.asked_with = Some(inputs);
+    }
+
+    /// Takes in the failure of a call that could not be started.
+    pub fn not_started(&mut self, answer: Answer) {
+        self.asked_with = None;
+        self.learn(answer);
     }
 
     /// Takes in the answer of a call.
@@ -164,7 +173,7 @@ pub struct Pause {
     pub purpose: Purpose,
     /// When it ends, in steady time.
     pub until: Timestamp,
-    /// The inputs of the decision to pause.
+    /// The inputs of the call that failed.
     pub inputs: Inputs,
 }
 

@@ -262,6 +262,16 @@ impl Observation {
         holds.then(|| since(pause.until, self.steady))
     }
 
+    /// The inputs of the last driver call: the present inputs if no call could be started with them.
+    pub fn asked_with(&self) -> &Inputs {
+        self.flow.asked_with.as_ref().unwrap_or(&self.inputs)
+    }
+
+    /// Whether machine, class or Secret have changed since the last driver call began.
+    pub fn has_changed_since_asked(&self) -> bool {
+        *self.asked_with() != self.inputs
+    }
+
     /// Whether the label asks for a deletion by force.
     pub fn force_deletion(&self) -> Force {
         force_deletion(&self.machine)

@@ -64,6 +64,8 @@ pub enum Mishap {
     Crash,
     /// The call times out, and the VM exists this much later.
     Late(Duration),
+    /// The call takes this long and fails: the provider has no more VMs.
+    Full(Duration),
     /// The call takes this long and succeeds; no VM is made when the caller drops it.
     Slow(Duration),
     /// The call takes this long and succeeds, also when its caller is gone.
@@ -176,6 +178,10 @@ impl Driver for SmallCloud {
                     make(&api, &vms, &name, joins_after);
                 });
                 return Err(Status::new(Code::DeadlineExceeded, "no answer in time"));
+            }
+            Some(Mishap::Full(time)) => {
+                tokio::time::sleep(time).await;
+                return Err(Status::new(Code::ResourceExhausted, "no machine type of this class is left"));
             }
             Some(Mishap::Slow(time)) => tokio::time::sleep(time).await,
             Some(Mishap::Unattended(time)) => {

@@ -478,3 +478,33 @@ async fn mc_137_a_whole_update_in_place_keeps_the_vm() {
     let writes = world.api.writes();
     assert_eq!(writes, Vec::<String>::new(), "an updated machine costs nothing");
 }
+
+/// A user mends the class while the provider still works on the request with the old class.
+#[rstest]
+#[case::of_the_class("machineclasses/c", "/providerSpec", json!({ "type": "another" }))]
+#[case::of_its_secret("/api/v1/namespaces/ns/secrets/s", "/data/key", json!("bmV3"))]
+#[tokio::test(start_paused = true)]
+async fn a_change_during_a_call_that_fails_is_tried_at_once(
+    #[case] object: &str,
+    #[case] field: &str,
+    #[case] value: serde_json::Value,
+) {
+    let world = World::new(Luck::Good);
+    *lock(&world.cloud.mishap) = Some(Mishap::Full(Duration::from_secs(30)));
+    world.make_machine();
+    wait(10).await;
+    world.api.set(object, field, value);
+    wait(25).await;
+    assert_eq!(world.phase().as_deref(), Some("Running"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_without_a_change_is_followed_by_a_pause() {
+    let world = World::new(Luck::Good);
+    *lock(&world.cloud.mishap) = Some(Mishap::Full(Duration::from_secs(30)));
+    world.make_machine();
+    wait(35).await;
+    let calls = world.cloud_calls();
+    wait(300).await;
+    assert_eq!((world.phase().as_deref(), world.cloud_calls()), (Some("CrashLoopBackOff"), calls));
+}

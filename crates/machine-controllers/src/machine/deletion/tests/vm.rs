@@ -238,6 +238,16 @@ fn a_step_of_the_clock_changes_no_pause(#[case] by: i64) {
     assert_eq!((starts_at(499), starts_at(500)), (None, Some(Call::Delete)));
 }
 
+#[rstest]
+#[case::nothing_changed(Force::No, false)]
+#[case::the_user_asked_for_force_meanwhile(Force::Yes, true)]
+fn a_vm_deletion_whose_inputs_changed_meanwhile_is_repeated_at_once(#[case] force: Force, #[case] at_once: bool) {
+    let mut seen = answered(seen(resting(DeletionStage::DeleteVm), 200), deletes(Code::ResourceExhausted));
+    seen.flow.asked_with = Some(seen.inputs.clone());
+    seen.inputs.force = force;
+    assert_eq!(decide(&seen).next == Next::Again, at_once);
+}
+
 #[test]
 fn a_pause_of_the_creation_does_not_hold_the_deletion() {
     let mut seen = seen(resting(DeletionStage::DeleteVm), 200);
