@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
-use machine_controller_manager::observability::{AlertName, AlertOptions, Threshold, alerts, rules::rule};
+use machine_controller_manager::observability::{AlertName, AlertOptions, alerts, rules::rule};
 use regex::Regex;
 
 const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runbooks");
@@ -54,23 +54,11 @@ fn pk_050_each_page_has_all_headings_and_none_is_empty() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// `mcm reference alerts` lists the alerts with links to their pages.
 #[test]
-fn pk_050_each_page_has_an_alert_and_is_listed() {
+fn pk_050_each_page_has_an_alert() {
     let files = fs::read_dir(FOLDER).expect("readable").map(|entry| entry.expect("readable").path());
     let mut wanted: BTreeSet<PathBuf> = AlertName::ALL.iter().map(|alert| page(*alert)).collect();
     wanted.insert(PathBuf::from(FOLDER).join("README.md"));
     assert_eq!(files.collect::<BTreeSet<_>>(), wanted);
-    let list = fs::read_to_string(PathBuf::from(FOLDER).join("README.md")).expect("readable");
-    for alert in alerts() {
-        let delay = match alert.holds_for.as_secs() / 60 {
-            0 => "–".to_owned(),
-            minutes => format!("{minutes}m"),
-        };
-        let row = format!("| [{0}]({0}.md) | {1} | {delay} |", alert.name, alert.severity.as_str());
-        assert!(list.contains(&row), "README.md lacks {row}");
-    }
-    for threshold in Threshold::ALL {
-        let row = format!("| `{}` | {} |", threshold.name(), threshold.default_value());
-        assert!(list.contains(&row), "README.md lacks {row}");
-    }
 }
