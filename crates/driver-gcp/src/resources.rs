@@ -94,3 +94,35 @@ impl Operation {
         self.error.as_ref().map_or(&[], |error| &error.errors)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_instance_is_read_as_google_writes_it() {
+        let written = json!({
+            "kind": "compute#instance", "id": "4567", "name": "m", "creationTimestamp": "2026-01-07T03:14:15.926-08:00", "status": "RUNNING",
+            "tags": {"items": ["a"], "fingerprint": "x="}, "deletionProtection": true,
+            "networkInterfaces": [{"networkIP": "10.0.0.2", "accessConfigs": [{"type": "ONE_TO_ONE_NAT"}, {"natIP": "203.0.113.2"}]}],
+        });
+        let read: Instance = serde_json::from_value(written).unwrap();
+        assert_eq!(read.creation_timestamp, Some("2026-01-07T11:14:15.926Z".parse().unwrap()));
+        assert_eq!((read.tags.items, read.deletion_protection), (vec!["a".to_owned()], true));
+        let external: Vec<_> = read.network_interfaces[0].external.iter().map(|one| one.address.as_str()).collect();
+        assert_eq!(external, ["", "203.0.113.2"]);
+        assert_eq!(serde_json::from_value::<Instance>(json!({})).unwrap(), Instance::default());
+    }
+
+    #[test]
+    fn an_operation_fails_with_all_its_reasons() {
+        let failed = json!({"name": "op", "status": "DONE", "error": {"errors": [{"code": "A", "message": "a"}, {"code": "B"}]}});
+        let read: Operation = serde_json::from_value(failed).unwrap();
+        let codes: Vec<_> = read.failures().iter().map(|entry| entry.code.as_str()).collect();
+        assert!(read.is_done() && codes == ["A", "B"]);
+        let running: Operation = serde_json::from_value(json!({"name": "op", "status": "PENDING"})).unwrap();
+        assert!(!running.is_done() && running.failures().is_empty());
+    }
+}
