@@ -318,17 +318,19 @@ struct Known {
     nodes: Vec<String>,
     sets: Vec<String>,
     deployments: Vec<String>,
+    /// The ids of VMs. They are long, so that they are read only after `vm/`.
+    vms: Vec<String>,
 }
 
 impl Known {
-    /// The names of a kind. The ids of VMs are long and contain colons, which shells take for the end of a word.
+    /// The names of a kind.
     fn of(&self, kind: Named) -> &[String] {
         match kind {
             Named::Machine => &self.machines,
             Named::Node => &self.nodes,
             Named::Set => &self.sets,
             Named::Deployment => &self.deployments,
-            Named::Vm => &[],
+            Named::Vm => &self.vms,
         }
     }
 }
@@ -343,11 +345,17 @@ impl Objects {
         }
     }
 
+    /// Whether the beginning of a word names a VM, and a VM can stand for an object.
+    fn is_by_vm(self, partial: &str) -> bool {
+        let typed = partial.split_once('/').and_then(|(kind, _)| Named::from_spelling(kind));
+        typed == Some(Named::Vm) && self != Self::Deployments
+    }
+
     /// The candidates after the beginning of a word. Pure.
     fn candidates(self, known: &Known, partial: &str) -> Vec<String> {
         let kinds = self.kinds();
         if let Some((typed, _)) = partial.split_once('/') {
-            let kind = Named::from_spelling(typed).filter(|kind| kinds.contains(kind));
+            let kind = Named::from_spelling(typed).filter(|kind| kinds.contains(kind) || self.is_by_vm(partial));
             return kind.map_or(&[][..], |kind| known.of(kind)).iter().map(|name| format!("{typed}/{name}")).collect();
         }
         let with_kind =
@@ -365,6 +373,13 @@ impl Objects {
 async fn names(session: &SessionArgs, objects: Objects, partial: &str) -> Option<Vec<String>> {
     let session = Session::open(session).await.ok()?;
     let (client, namespace) = (&session.client, session.namespace.as_str());
+    if objects.is_by_vm(partial) {
+        let api: Api<Machine> = Api::namespaced(client.clone(), namespace);
+        let machines = api.list(&ListParams::default().limit(READ)).await.ok()?;
+        let ids = machines.items.into_iter().map(|machine| machine.spec.provider_id);
+        let known = Known { vms: ids.filter(|id| !id.is_empty()).collect(), ..Known::default() };
+        return Some(objects.candidates(&known, partial));
+    }
     let wants = |kind: Named| objects.kinds().contains(&kind);
     let (machines, sets, deployments) = tokio::join!(
         metadata::<Machine>(client, namespace, wants(Named::Machine)),
@@ -377,6 +392,7 @@ async fn names(session: &SessionArgs, objects: Objects, partial: &str) -> Option
         machines: machines.iter().map(ResourceExt::name_any).collect(),
         sets: sets.iter().map(ResourceExt::name_any).collect(),
         deployments: deployments.iter().map(ResourceExt::name_any).collect(),
+        vms: Vec::new(),
     };
     Some(objects.candidates(&known, partial))
 }
@@ -417,7 +433,7 @@ mod tests {
     #[test]
     fn pk_079_commands_flags_and_values_are_those_of_the_command_line() {
         let first = line(&[""]);
-        for command in ["why", "tree", "rollout", "drain", "replace", "preserve", "wait", "completion"] {
+        for command in ["why", "tree", "rollout", "drain", "replace", "preserve", "top", "wait", "completion"] {
             assert!(words(&first.expected).contains(&command), "{command} in {first:?}");
         }
         assert!(!words(&first.expected).contains(&COMMAND));
@@ -484,6 +500,7 @@ mod tests {
             nodes: names(&["web-1-a"]),
             sets: names(&["web-1"]),
             deployments: names(&["web"]),
+            vms: names(&["virtual:///a"]),
         };
         let all = ["deployment/web", "set/web-1", "machine/web-1-a", "node/web-1-a"];
         assert_eq!(Objects::Any.candidates(&known, ""), all);
@@ -492,6 +509,10 @@ mod tests {
         assert_eq!(Objects::Machines.candidates(&known, ""), ["web-1-a"]);
         assert_eq!(Objects::Machines.candidates(&known, "no/w"), ["no/web-1-a"]);
         assert!(Objects::Machines.candidates(&known, "deployment/").is_empty(), "no machines");
+        for objects in [Objects::Any, Objects::Machines] {
+            assert_eq!(objects.candidates(&known, "vm/virtual:"), ["vm/virtual:///a"]);
+        }
+        assert!(Objects::Deployments.candidates(&known, "vm/").is_empty(), "no deployments");
         assert_eq!(Objects::Deployments.candidates(&known, "deploy/"), ["deploy/web"]);
     }
 }

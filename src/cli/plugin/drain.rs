@@ -1,4 +1,6 @@
-//! `drain plan NODE|MACHINE`: the pods that leave a node, in order, and the pods that a budget holds. The view `drainplans` computes it.
+//! `drain plan NODE|MACHINE`: the pods that leave a node, in order, and the pods that a budget holds.
+//!
+//! The view `drainplans` computes it. Without the views [`drain_objects`] does, from the objects of the Node.
 //!
 //! Source: spec/packaging §5.2, docs/views.md.
 
@@ -10,6 +12,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::{
+    drain_objects::{self, Objects},
     machine_named,
     output::{self, Answer, Health, OutputArgs, Source, Style, counted},
     session::{Session, SessionArgs, now},
@@ -59,7 +62,7 @@ pub struct Drain {
 /// Asks for the plan and prints it.
 ///
 /// # Errors
-/// When no machine has the name, or when the views can't be used.
+/// When no machine has the name, or when the objects of its Node can't be read.
 pub fn run(command: &DrainCommand, out: &mut dyn Write) -> Result<(), Failure> {
     let DrainCommand::Plan(args) = command;
     run_interruptibly(show(args, out), "interrupted")
@@ -67,23 +70,29 @@ pub fn run(command: &DrainCommand, out: &mut dyn Write) -> Result<(), Failure> {
 
 async fn show(args: &DrainPlanArgs, out: &mut dyn Write) -> Result<(), Failure> {
     let session = Session::open(&args.session).await?;
-    let (machine, _) = machine_named(&session, &args.object).await?;
+    let (machine, fleet) = machine_named(&session, &args.object).await?;
     let review = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"), "kind": "DrainPlan", "metadata": { "name": machine.name() },
         "spec": { "machineName": machine.name() },
     });
-    match session.views.drain_plan(&session.namespace, &review).await {
-        Planned::Plan(plan) => {
-            let answer = Drain { namespace: session.namespace.clone(), plan };
-            output::write(&answer, session.views.source(), &args.output, now(), out)
+    let plan = match session.views.drain_plan(&session.namespace, &review).await {
+        Planned::Plan(plan) => plan,
+        Planned::Refused(why) => return Err(Failure::Input(why)),
+        Planned::NoViews => {
+            let objects = match drain_objects::node_of(&machine) {
+                Some(node) => Objects::read(&session.client, node).await?,
+                None => Objects::default(),
+            };
+            drain_objects::plan(&machine, &fleet, &objects, now()).unwrap_or_else(|why| DrainPlan {
+                machine_name: machine.name().to_owned(),
+                mode: "Skipped".to_owned(),
+                skipped_because: Some(why),
+                ..DrainPlan::default()
+            })
         }
-        Planned::Refused(why) => Err(Failure::Input(why)),
-        Planned::NoViews => Err(Failure::Input(
-            "a drain can't be planned without the views: the manager computes the plan; kubectl get pods \
-             --all-namespaces --field-selector spec.nodeName=NODE lists the pods of the Node"
-                .to_owned(),
-        )),
-    }
+    };
+    let answer = Drain { namespace: session.namespace.clone(), plan };
+    output::write(&answer, session.views.source(), &args.output, now(), out)
 }
 
 /// How pods of a wave leave, in words.
@@ -99,7 +108,7 @@ fn way(kind: &str) -> &str {
 impl Answer for Drain {
     const KIND: &'static str = "DrainPlan";
 
-    fn text(&self, _source: Source, style: &Style) -> String {
+    fn text(&self, source: Source, style: &Style) -> String {
         let plan = &self.plan;
         let title = if plan.node_name.is_empty() { &plan.machine_name } else { &plan.node_name };
         if let Some(why) = &plan.skipped_because {
@@ -140,6 +149,9 @@ impl Answer for Drain {
         }
         if let Some(why) = &plan.truncated_because {
             text.push_str(&line("  ", "cut", why));
+        }
+        if source == Source::Stored {
+            text.push_str(&line("  ", "source", "objects of the Node, with default flags of the manager (no views)"));
         }
         text
     }

@@ -13,6 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     fleet::{Fleet, Unread},
+    notices::Notices,
     subject::{Named, Subject, Wanted},
 };
 use crate::cli::Failure;
@@ -155,16 +156,19 @@ pub struct Following {
     has_begun: bool,
     /// The failure that was reported last.
     reported: Option<String>,
+    notices: Notices,
     /// Ends the watches.
     _stop: DropGuard,
 }
 
 impl Following {
-    /// Follows objects of a namespace.
-    pub fn begin(client: &Client, namespace: &str, selection: Selection) -> Self {
-        let report = |found: &UndecodableObject| {
+    /// Follows objects of a namespace. An empty namespace means all.
+    pub fn begin(client: &Client, namespace: &str, selection: Selection, notices: &Notices) -> Self {
+        let notices = notices.clone();
+        let said = notices.clone();
+        let report = move |found: &UndecodableObject| {
             let name = found.object.name.as_deref().unwrap_or_default();
-            eprintln!("mcm: {name} can't be read and is left out: {}", found.error);
+            said.say(&format!("{name} can't be read and is left out: {}", found.error));
         };
         let watches = Watches::new(Arc::new(report), rand::random::<u64>);
         let stop = CancellationToken::new();
@@ -177,6 +181,7 @@ impl Following {
             news: Arc::default(),
             has_begun: false,
             reported: None,
+            notices,
             _stop: stop.clone().drop_guard(),
             selection,
         };
@@ -191,7 +196,11 @@ impl Following {
         S: Snapshot,
         S::Object: Serialize + DeserializeOwned + Clone + Debug,
     {
-        let everything = Watching::objects(Scope::Namespace(self.namespace.clone()), prune::common::<S::Object>);
+        let scope = match self.namespace.as_str() {
+            "" => Scope::Cluster,
+            one => Scope::Namespace(one.to_owned()),
+        };
+        let everything = Watching::objects(scope, prune::common::<S::Object>);
         let watching = match which {
             Which::None => return,
             Which::All => everything,
@@ -231,7 +240,7 @@ impl Following {
             Err(Unread { error, .. }) if error.is_temporary() => {
                 let text = error.to_string();
                 if self.reported.as_ref() != Some(&text) {
-                    eprintln!("mcm: the API server does not answer, and is asked again: {text}");
+                    self.notices.say(&format!("the API server does not answer, and is asked again: {text}"));
                 }
                 self.reported = Some(text);
                 Ok(None)
@@ -376,7 +385,7 @@ mod tests {
     /// The looks of a minute: whether each had the machine.
     async fn a_minute(server: Server) -> (Vec<Result<Option<usize>, String>>, Vec<String>) {
         let (client, asked) = client(server);
-        let mut follow = Following::begin(&client, "ns", Selection::of_machine("m"));
+        let mut follow = Following::begin(&client, "ns", Selection::of_machine("m"), &Notices::default());
         let began = tokio::time::Instant::now();
         let mut looks = Vec::new();
         while began.elapsed() < Duration::from_secs(60) {

@@ -1,4 +1,4 @@
-//! The commands for people who look after machines: `why`, `tree`, `rollout`, `drain plan`, `replace`, `preserve`, `wait`.
+//! The commands for people who look after machines: `why`, `tree`, `rollout`, `drain plan`, `replace`, `preserve`, `top`, `wait`.
 //!
 //! They are commands of `mcm`. Called as `kubectl-mcm` the same program is a plugin of kubectl, whose help has these commands first
 //! ([`as_plugin`]). Each command observes the cluster ([`session`], [`fleet`], [`views`]), decides in pure functions over these values,
@@ -7,10 +7,12 @@
 
 pub mod complete;
 pub mod drain;
+pub mod drain_objects;
 pub mod effects;
 pub mod events;
 pub mod fleet;
 pub mod follow;
+pub mod notices;
 pub mod output;
 pub mod preserve;
 pub mod replace;
@@ -18,6 +20,7 @@ pub mod rollout;
 pub mod session;
 pub mod state;
 pub mod subject;
+pub mod top;
 pub mod tree;
 pub mod views;
 pub mod wait;
@@ -58,6 +61,8 @@ pub enum PluginCommand {
     Replace(replace::ReplaceArgs),
     /// Keep a machine with its VM and Node, now or when it fails; asks for confirmation
     Preserve(preserve::PreserveArgs),
+    /// Show counts, deployments, machines that are not well, and warnings; on a terminal they change as the cluster does
+    Top(top::TopArgs),
     /// Wait until an object runs, is gone, or is rolled out
     Wait(wait::WaitArgs),
     /// Print what can follow on a command line of the plugin, for kubectl's completion
@@ -78,6 +83,7 @@ impl PluginCommand {
             Self::Drain(command) => drain::run(command, out),
             Self::Replace(args) => replace::run(args, out),
             Self::Preserve(args) => preserve::run(args, out),
+            Self::Top(args) => top::run(args, out),
             Self::Wait(args) => wait::run(args, out),
             Self::Complete(args) => complete::run(args, out),
         }
@@ -130,7 +136,7 @@ mod tests {
         let help = command.render_help().to_string();
         assert!(help.contains("Usage: kubectl mcm <COMMAND>"), "{help}");
         let place = |word: &str| help.find(&format!("\n  {word} ")).unwrap_or_else(|| panic!("{word} in {help}"));
-        let places = ["why", "tree", "rollout", "drain", "replace", "preserve", "wait", "serve", "version"].map(place);
+        let places = ["why", "tree", "rollout", "drain", "replace", "preserve", "top", "wait", "serve", "version"].map(place);
         assert!(places.is_sorted(), "{help}");
         as_plugin(Cli::command()).debug_assert();
     }

@@ -260,7 +260,7 @@ pub fn counted<N: std::fmt::Display + Copy + PartialEq + From<u8>>(number: N, no
 }
 
 /// The columns of a terminal that a text takes: wide characters of Asian scripts and emoji take two, combining marks none.
-fn columns(text: &str) -> usize {
+pub fn columns(text: &str) -> usize {
     let width = |c: char| match u32::from(c) {
         0x0300..=0x036F | 0x200B..=0x200F | 0x20D0..=0x20FF | 0xFE00..=0xFE0F => 0,
         0x1100..=0x115F

@@ -153,7 +153,7 @@ async fn wait(
     sets.dedup_by(|one, other| one.uid() == other.uid());
     let began = Instant::now();
     let limit = if timeout > GoDuration::ZERO { timeout.to_std() } else { Duration::MAX };
-    let mut follow = Following::begin(&session.client, &session.namespace, Selection::of_sets(&sets));
+    let mut follow = Following::begin(&session.client, &session.namespace, Selection::of_sets(&sets), &session.notices);
     let mut told = "the API server".to_owned();
     loop {
         let pending = match follow.look().await? {

@@ -15,6 +15,7 @@ use super::{
     },
     subject::{Subject, find},
     testing::{ago, fleet, now},
+    top::overview::{Overview, testing::overview},
     tree::{Folding, Tree, tree},
     views::Vm,
     wait::{Goal, Waited},
@@ -48,6 +49,7 @@ fn schemas() -> Value {
         schema_of::<History>(),
         schema_of::<Plan>(),
         schema_of::<Progress>(),
+        schema_of::<Overview>(),
         schema_of::<Tree>(),
         schema_of::<Waited>(),
         schema_of::<Why>(),
@@ -158,6 +160,7 @@ fn pk_076_answers_fit_the_schema_and_text_and_json_agree() {
     }
     let fleet = fleet();
     let deployment = &fleet.deployments[0];
+    fits(&overview());
     says_all(&Progress::of(deployment, &fleet));
     let history = History { diff: diff(deployment, &fleet, 2), ..History::of(deployment, &fleet) };
     assert_eq!(faults(&document(&history)), Vec::<String>::new());

@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 
-use super::{fleet::Fleet, views::Views};
+use super::{fleet::Fleet, notices::Notices, views::Views};
 use crate::cli::{
     Failure,
     kubeconfig::{ClusterArgs, Impersonation},
@@ -33,6 +33,8 @@ pub struct Session {
     pub namespace: String,
     /// The views.
     pub views: Views,
+    /// Where the command says what it can't do.
+    pub notices: Notices,
 }
 
 impl Session {
@@ -41,9 +43,17 @@ impl Session {
     /// # Errors
     /// When the kubeconfig can't be used.
     pub async fn open(args: &SessionArgs) -> Result<Self, Failure> {
+        Self::saying(args, Notices::default()).await
+    }
+
+    /// The same with another receiver of notices.
+    ///
+    /// # Errors
+    /// When the kubeconfig can't be used.
+    pub async fn saying(args: &SessionArgs, notices: Notices) -> Result<Self, Failure> {
         let client = args.cluster.connect_as(&args.user).await?;
         let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-        Ok(Self { views: Views::new(client.clone()), client, namespace })
+        Ok(Self { views: Views::new(client.clone(), notices.clone()), client, namespace, notices })
     }
 
     /// The objects of the namespace, with their outlooks if the views can be used.

@@ -262,7 +262,7 @@ fn machine_line(state: &MachineState, style: &Style) -> String {
 }
 
 /// The phase, with the stage of a machine that is being deleted.
-fn shown_phase(state: &MachineState) -> String {
+pub fn shown_phase(state: &MachineState) -> String {
     let phase = if state.phase.is_empty() { "new" } else { &state.phase };
     if state.deleting_since.is_some() { format!("{phase}, {}", state.stage) } else { phase.to_owned() }
 }

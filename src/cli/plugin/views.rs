@@ -1,7 +1,9 @@
-//! The computed views, as a client reads them: their shapes as far as commands need them, and the requests.
+//! The computed views, as a client reads them: the requests, and what happens without an answer. [`shapes`] has their types.
 //!
 //! A view may be absent, broken or forbidden. That is noticed once, reported once on standard error, and the command goes on with the
 //! stored objects. The server's side of the views is in `extension/`. Source: spec/packaging §5.3, docs/views.md.
+
+mod shapes;
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -11,16 +13,17 @@ use std::{
 
 use futures::future::join_all;
 use http::Method;
-use jiff::Timestamp;
 use kube::Client;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::output::Source;
+pub use self::shapes::{
+    Admission, BlockedPod, Blocker, Budget, DrainPlan, Effect, FieldMessage, Limit, Named, Object, Orphan, Outlook,
+    Replaced, RolloutPlan, Step, Stuck, Totals, Vm, Wave,
+};
+use super::{notices::Notices, output::Source};
 use crate::extension::view::{GROUP, VERSION};
 use controller_runtime::{error::ApiError, objects::call};
-use kube_values::duration::GoDuration;
 
 /// How long the command waits to learn whether the views are served.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);
@@ -34,289 +37,6 @@ const VMS: &str = "providermachines";
 const SINGLE: usize = 20;
 /// A name that no `ProviderMachine` has: theirs end with eight digits.
 const NO_VM: &str = "no-vm";
-
-/// A `MachineOutlook`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Outlook {
-    /// Its metadata: that of the machine.
-    pub metadata: Named,
-    /// The stage of the machine.
-    pub stage: String,
-    /// The time limits.
-    pub deadlines: Vec<Limit>,
-    /// The next effects.
-    pub next_effects: Vec<Effect>,
-    /// The waits.
-    pub blockers: Vec<Blocker>,
-}
-
-/// The name of an object.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Named {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// The UID.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-}
-
-/// A time limit of a machine.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Limit {
-    /// The name of the limit.
-    pub name: String,
-    /// When it expires.
-    pub at: Timestamp,
-    /// The consequence.
-    pub on_expiry: String,
-}
-
-/// An effect that the machine controller would have.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct Effect {
-    /// The effect.
-    pub effect: String,
-    /// The object that it changes.
-    pub target: Option<Object>,
-    /// When, unless it is now.
-    pub at: Option<Timestamp>,
-}
-
-/// An object that an effect changes.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct Object {
-    /// The kind.
-    pub kind: String,
-    /// The name.
-    pub name: String,
-}
-
-/// A wait of a machine.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Blocker {
-    /// The reason in CamelCase.
-    pub reason: String,
-    /// The reason as a sentence.
-    pub message: String,
-    /// Since when.
-    pub since: Option<Timestamp>,
-    /// What ends the wait.
-    pub resolved_by: Option<String>,
-}
-
-/// A `ProviderMachine`.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Vm {
-    /// Its name.
-    pub metadata: Named,
-    /// The identity at the provider.
-    #[serde(rename = "providerID")]
-    pub provider_id: String,
-    /// Whether a machine has the VM.
-    pub state: String,
-    /// The machine.
-    pub machine_ref: Option<Named>,
-    /// Details about a VM without a machine.
-    pub orphan: Option<Orphan>,
-}
-
-/// Details about a VM without a machine.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Orphan {
-    /// Since when.
-    pub since: Timestamp,
-    /// The earliest time of its deletion.
-    pub will_be_deleted_after: Option<Timestamp>,
-    /// Why it is an orphan.
-    pub reason: String,
-}
-
-/// The status of a `RolloutPlan`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct RolloutPlan {
-    /// The judgement of admission.
-    pub admission: Admission,
-    /// The strategy.
-    pub strategy: String,
-    /// The machines that are deleted, in order.
-    pub to_replace: Vec<Replaced>,
-    /// The machines that are updated in place, in order.
-    pub to_update: Vec<Replaced>,
-    /// Machines that stay.
-    pub to_keep: i32,
-    /// Machines that are made.
-    pub to_create: i32,
-    /// The steps.
-    pub steps: Vec<Step>,
-    /// Most machines at a time.
-    pub peak_machines: i32,
-    /// Least available machines at a time.
-    pub min_available: i32,
-    /// How long it takes.
-    pub estimated_duration: GoDuration,
-    /// Why it does not end.
-    pub stuck: Option<Stuck>,
-    /// Why the plan ends before the rollout.
-    pub truncated_because: Option<String>,
-}
-
-/// The judgement of admission.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Admission {
-    /// Whether the change would be admitted.
-    pub allowed: bool,
-    /// Why not.
-    pub errors: Vec<FieldMessage>,
-    /// Warnings.
-    pub warnings: Vec<String>,
-}
-
-/// A message about a field.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct FieldMessage {
-    /// The path of the field.
-    pub field: String,
-    /// The message.
-    pub message: String,
-}
-
-/// A machine that is replaced or updated in place.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Replaced {
-    /// The name.
-    pub name: String,
-    /// Its Node.
-    pub node: Option<String>,
-    /// Its phase.
-    pub phase: String,
-    /// Its place in the order.
-    pub order: i32,
-    /// Why.
-    pub reason: String,
-}
-
-/// A step of a rollout.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Step {
-    /// The set.
-    pub machine_set: String,
-    /// Wanted machines before.
-    pub from: i32,
-    /// Wanted machines after.
-    pub to: i32,
-    /// Machines of the deployment after the step.
-    pub total: i32,
-    /// Available machines after the step.
-    pub available: i32,
-    /// Time from now.
-    pub at: GoDuration,
-}
-
-/// Why a rollout does not end.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Stuck {
-    /// The reason in CamelCase.
-    pub reason: String,
-    /// The reason as a sentence.
-    pub message: String,
-}
-
-/// The status of a `DrainPlan`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct DrainPlan {
-    /// The machine.
-    pub machine_name: String,
-    /// The Node.
-    pub node_name: String,
-    /// Normal, Force or Skipped.
-    pub mode: String,
-    /// Why nothing is drained.
-    pub skipped_because: Option<String>,
-    /// The pods that leave, in order.
-    pub waves: Vec<Wave>,
-    /// The pods that no budget lets go.
-    pub blocked: Vec<BlockedPod>,
-    /// Counts of pods.
-    pub totals: Totals,
-    /// How long it takes.
-    pub estimated_duration: GoDuration,
-    /// When the attempt ends.
-    #[schemars(with = "Option<String>")]
-    pub deadline: Option<Timestamp>,
-    /// Whether pods are deleted by force.
-    pub will_force: bool,
-    /// Why the plan is not whole.
-    pub truncated_because: Option<String>,
-}
-
-/// Pods that leave at one moment.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct Wave {
-    /// How they leave.
-    pub kind: String,
-    /// The pods.
-    pub pods: Vec<Named>,
-    /// How long it takes.
-    pub estimate: GoDuration,
-}
-
-/// A pod that no budget lets go.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BlockedPod {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// The budget.
-    pub budget: Budget,
-    /// Whether the budget can never allow an eviction.
-    pub misconfigured: bool,
-    /// When the pod is deleted without an eviction.
-    #[schemars(with = "Option<String>")]
-    pub forced_after: Option<Timestamp>,
-}
-
-/// A disruption budget.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Budget {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-    /// Evictions that it allows now.
-    pub disruptions_allowed: i32,
-}
-
-/// Counts of pods.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Totals {
-    /// Pods that leave.
-    pub pods: i32,
-    /// Pods that leave and whose volumes move.
-    pub with_volumes: i32,
-    /// Pods that stay.
-    pub ignored: i32,
-}
 
 /// An object whose status has the answer.
 #[derive(Deserialize)]
@@ -369,12 +89,13 @@ pub struct Views {
     unusable: OnceCell<Option<String>>,
     /// The views that were asked and could not be used. They are not asked again.
     failed: RefCell<BTreeSet<&'static str>>,
+    notices: Notices,
 }
 
 impl Views {
     /// The views behind the API server of this client. No request is sent yet.
-    pub fn new(client: Client) -> Self {
-        Self { client, unusable: OnceCell::new(), failed: RefCell::default() }
+    pub fn new(client: Client, notices: Notices) -> Self {
+        Self { client, unusable: OnceCell::new(), failed: RefCell::default(), notices }
     }
 
     /// What the answers so far were made from.
@@ -519,7 +240,7 @@ impl Views {
             Err(_) => Some(format!("no answer within {} s", NOTICED_WITHIN.as_secs())),
         };
         if let Some(why) = &why {
-            report(why);
+            self.report(why);
         }
         self.unusable.get_or_init(|| why).is_none()
     }
@@ -527,8 +248,12 @@ impl Views {
     /// Reports that a view can't be used although the group is served.
     fn fail(&self, plural: &'static str, error: &ApiError) {
         if self.failed.borrow_mut().insert(plural) {
-            report(&why_unusable(error));
+            self.report(&why_unusable(error));
         }
+    }
+
+    fn report(&self, why: &str) {
+        self.notices.say(&format!("the views can't be used, so the answer is made from stored objects: {why}"));
     }
 
     async fn send<T: DeserializeOwned>(
@@ -558,10 +283,6 @@ fn why_unusable(error: &ApiError) -> String {
         }
         other => other.to_string(),
     }
-}
-
-fn report(why: &str) {
-    eprintln!("mcm: the views can't be used, so the answer is made from stored objects: {why}");
 }
 
 #[cfg(test)]
@@ -630,7 +351,7 @@ mod tests {
         #[case] source: Source,
     ) {
         let asked: Arc<AtomicUsize> = Arc::default();
-        let (views, began) = (Views::new(client(server, Arc::clone(&asked))), Instant::now());
+        let (views, began) = (Views::new(client(server, Arc::clone(&asked)), Notices::default()), Instant::now());
         assert_eq!(views.source(), Source::Stored, "nothing was asked yet");
         for _ in 0..2 {
             assert_eq!(views.outlooks(Some("ns")).await.map(|all| all.len()), expected);

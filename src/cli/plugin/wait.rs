@@ -161,7 +161,7 @@ async fn wait(args: &WaitArgs, out: &mut dyn Write) -> Result<(), Failure> {
         if began.elapsed() >= limit {
             return Err(Failure::Input(format!("timed out after {}: {why}", args.timeout)));
         }
-        let begin = || Following::begin(&session.client, namespace, selection.clone());
+        let begin = || Following::begin(&session.client, namespace, selection.clone(), &session.notices);
         let followed = follow.get_or_insert_with(begin);
         let pause = if matches!(seen, Seen::Vm(_)) { ASK_AGAIN } else { PAUSE };
         followed.changed(pause, limit.saturating_sub(began.elapsed())).await;

@@ -137,14 +137,20 @@ pub fn run(args: &WhyArgs, out: &mut dyn Write) -> Result<(), Failure> {
                 found => found,
             };
             let subject = found.map_err(|error| Failure::Input(error.to_string()))?;
-            let mut answer = why(&subject, &session.namespace, &fleet);
-            if let Some((kind, target)) = stored_object(&subject) {
-                answer.warnings = warnings(&session.client, kind, &target).await;
-            }
+            let answer = answer(&session, &subject, &fleet).await;
             output::write(&answer, session.views.source(), &args.output, now(), out)
         },
         "interrupted",
     )
+}
+
+/// The answer about an object, with the warnings of its events.
+pub async fn answer(session: &Session, subject: &Subject, fleet: &Fleet) -> Why {
+    let mut answer = why(subject, &session.namespace, fleet);
+    if let Some((kind, target)) = stored_object(subject) {
+        answer.warnings = warnings(&session.client, kind, &target, &session.notices).await;
+    }
+    answer
 }
 
 /// The stored object that events are about. A VM without a machine has none.

@@ -20,7 +20,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use self::{
-    drain_plans::DrainPlanView,
+    drain_plans::{Drain, DrainPlanView, PLAN_WITHIN, Status as DrainStatus},
     fleet::FleetView,
     outlooks::OutlookView,
     provider_machines::{

@@ -191,4 +191,60 @@ mod tests {
         let refused = undo(&plain(), &[&old, &new], RollbackTarget::Revision(9)).unwrap_err().to_string();
         assert!(refused.contains("has no revision 9; there are: 1 (web-1"), "{refused}");
     }
+
+    /// The objects that Go's manager has written.
+    fn recorded(text: &str) -> Vec<Value> {
+        serde_json::from_str::<Value>(text).unwrap()["items"].as_array().unwrap().clone()
+    }
+
+    fn named<'a>(all: &'a [Value], name: &str) -> &'a Value {
+        all.iter().find(|object| object["metadata"]["name"] == name).unwrap()
+    }
+
+    fn snapshot(stored: &Value) -> DeploymentSnapshot {
+        serde_json::from_value::<machine_api::v1alpha1::MachineDeployment>(stored.clone()).unwrap().into()
+    }
+
+    fn after(stored: &Value, decision: Decision) -> Value {
+        let mut stored = stored.clone();
+        json_patch::merge(&mut stored, &patch(decision));
+        stored
+    }
+
+    #[test]
+    fn pk_074_the_patches_make_the_objects_on_which_the_go_manager_was_recorded() {
+        let deployments = recorded(include_str!("../../../../tests/fixtures/go/machinedeployments.json"));
+        let recorded_sets = recorded(include_str!("../../../../tests/fixtures/go/machinesets.json"));
+        let sets: Vec<SetSnapshot> = recorded_sets
+            .iter()
+            .map(|stored| serde_json::from_value::<machine_api::v1alpha1::MachineSet>(stored.clone()).unwrap().into())
+            .collect();
+        let set_of = |name: &str| sets.iter().find(|set| set.name() == name).unwrap();
+
+        // Go has stopped the rollout of `half` in the middle: the old set keeps three machines, the new one two.
+        let half = named(&deployments, "half");
+        assert_eq!((set_of("half-58884").replicas(), set_of("half-f676c").replicas()), (3, 2));
+        let mut running = half.clone();
+        running["spec"].as_object_mut().unwrap().remove("paused");
+        assert_eq!(after(&running, pause(&snapshot(&running)))["spec"], half["spec"], "as it was recorded");
+        // Go has rolled deployments without the field, and that is what is left of it.
+        let resumed = after(half, resume(&snapshot(half)));
+        assert_eq!(resumed["spec"], running["spec"]);
+        assert_eq!(named(&deployments, "rolling")["spec"].get("paused"), None);
+
+        for (name, old) in [("rolling", "rolling-cf574"), ("recreate", "recreate-76f8b")] {
+            let stored = named(&deployments, name);
+            let own: Vec<&SetSnapshot> = sets.iter().filter(|set| set.name().starts_with(name)).collect();
+            // Go finds the set of a template by comparing it without the hash, and scales that set up again.
+            let undone = after(stored, undo(&snapshot(stored), &own, RollbackTarget::Previous).unwrap());
+            let mut of_old_set = named(&recorded_sets, old)["spec"]["template"].clone();
+            of_old_set["metadata"]["labels"].as_object_mut().unwrap().remove("machine-template-hash");
+            assert_eq!(undone["spec"]["template"], of_old_set, "{name}");
+            // No recorded set has the template of a restart, so that Go makes another one.
+            let restarted = snapshot(&after(stored, restart(&snapshot(stored), now()).unwrap()));
+            let is_equal = machine_controllers::deployment::template_equality::is_equal;
+            assert!(own.iter().all(|set| !is_equal(set.template(), restarted.template())), "{name}");
+            assert!(own.iter().any(|set| is_equal(set.template(), snapshot(stored).template())), "{name}");
+        }
+    }
 }

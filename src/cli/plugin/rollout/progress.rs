@@ -52,7 +52,7 @@ impl Verdict {
     }
 
     /// The state as the end of a sentence that begins with the deployment's name.
-    const fn words(self) -> &'static str {
+    pub const fn words(self) -> &'static str {
         match self {
             Self::Complete => "is rolled out",
             Self::Progressing => "is being rolled out",
@@ -144,7 +144,8 @@ impl Progress {
     }
 }
 
-fn verdict(deployment: &DeploymentSnapshot) -> Verdict {
+/// The state of a deployment's rollout.
+pub fn verdict(deployment: &DeploymentSnapshot) -> Verdict {
     let status = deployment.status();
     let is = |kind: &Kind, holds: &ConditionStatus| find(status, kind).filter(|known| known.status == *holds);
     let has_timed_out = is(&Kind::Progressing, &ConditionStatus::False)

@@ -108,7 +108,8 @@ pub async fn follow(args: &StatusArgs, out: &mut dyn Write) -> Result<(), Failur
     let (name, began) = (args.of.deployment.as_str(), Instant::now());
     let limit = Some(args.timeout).filter(|limit| *limit > GoDuration::ZERO);
     let first = deployment_named(&session, name).await?;
-    let mut watched = Following::begin(&session.client, &session.namespace, Selection::of_deployment(&first));
+    let selection = Selection::of_deployment(&first);
+    let mut watched = Following::begin(&session.client, &session.namespace, selection, &session.notices);
     let is_text = matches!(args.of.output.output, None | Some(Format::Wide));
     let mut shown: Option<Progress> = None;
     loop {

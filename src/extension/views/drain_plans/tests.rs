@@ -9,7 +9,16 @@ use super::{
 };
 use crate::extension::testing::whole;
 use controller_runtime::{gate::Gate, tasks::TokioTasks};
-use machine_controllers::drain::{Drain, Drainer, Run, act::Evictor, order::DrainFlow, step::DrainResult};
+use machine_controllers::{
+    drain::{
+        Drain, Drainer, Run,
+        act::Evictor,
+        observe::DrainLimits,
+        order::{DrainFlow, DrainOrder, Force},
+        step::DrainResult,
+    },
+    times::after,
+};
 
 fn world() -> World {
     let world = World::synced();
