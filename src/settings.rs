@@ -11,8 +11,14 @@ mod drivers;
 mod extension;
 mod loops;
 mod serving;
+mod traces;
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 pub use build::Build;
 use controller_runtime::storage_version::ReadVersion;
@@ -34,6 +40,7 @@ pub use serving::{
     AdmissionSettings, CertMode, HttpSettings, MetricsSettings, Profiling, RequestLatency, ServiceReference,
     SniCertificate, TlsCipherSuite, TlsMinVersion, WebhookSettings,
 };
+pub use traces::TracingSettings;
 
 /// All settings of `mcm serve`.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +49,8 @@ pub struct Settings {
     pub control: ControlCluster,
     /// The cluster with the Nodes.
     pub target: TargetCluster,
+    /// What a changed kubeconfig file causes.
+    pub kubeconfig_reload: KubeconfigReload,
     /// The namespace whose machine objects are managed. The Leases are there too.
     pub namespace: String,
     /// Rate limit of each client.
@@ -54,6 +63,8 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The metrics that can be left out.
     pub metrics: MetricsSettings,
+    /// Where traces are sent. `None` when there are no traces.
+    pub tracing: Option<TracingSettings>,
     /// The TLS listener of webhooks and conversion. `None` when it is off.
     pub secure: Option<SocketAddr>,
     /// The source of the serving certificate.
@@ -102,6 +113,22 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The files of all kubeconfigs, each once.
+    pub fn kubeconfigs(&self) -> BTreeSet<&Path> {
+        let control = match &self.control {
+            ControlCluster::Kubeconfig(path) => Some(path),
+            ControlCluster::InCluster => None,
+        };
+        let target = match &self.target {
+            TargetCluster::Kubeconfig(path) => Some(path),
+            TargetCluster::InCluster | TargetCluster::None => None,
+        };
+        let of_views = self.extension.iter().flat_map(|extension| {
+            [extension.authentication.kubeconfig.as_ref(), extension.authorization.kubeconfig.as_ref()]
+        });
+        [control, target].into_iter().chain(of_views).flatten().map(PathBuf::as_path).collect()
+    }
+
     /// Settings that are allowed but probably a mistake, one sentence each. They are logged at the start.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -132,6 +159,16 @@ impl Settings {
         }
         found
     }
+}
+
+/// What happens when the file of a kubeconfig has other content than at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KubeconfigReload {
+    /// Nothing: the process goes on with the content that it read at the start.
+    #[default]
+    Never,
+    /// The process ends as after SIGTERM, so that its supervisor starts it with the new content.
+    Exit,
 }
 
 /// Access to the control cluster.

@@ -12,6 +12,7 @@ mod drivers;
 mod extension;
 #[cfg(feature = "external")]
 mod external;
+mod kubeconfigs;
 mod listeners;
 mod loops;
 mod observers;
@@ -24,6 +25,7 @@ mod scrapes;
 mod serving;
 mod target;
 mod timekeeping;
+mod traces;
 mod views;
 
 use std::{sync::Arc, time::Duration};
@@ -43,9 +45,10 @@ use crate::{
 };
 use controller_runtime::{
     clock::{SharedClock, SystemClock},
-    supervisor::{Graces, Supervisor},
+    supervisor::{Graces, Stage, Supervisor},
 };
 use mcm_metrics::Metrics;
+use mcm_traces::Tracer;
 
 /// The values that all parts of one manager share.
 struct Common {
@@ -58,6 +61,8 @@ struct Common {
     /// Cancelled when the caches may contain hollow objects (without most of their fields) and a new manager can read complete
     /// objects.
     caches_corrupt: CancellationToken,
+    /// Records spans.
+    tracer: Tracer,
 }
 
 impl Common {
@@ -82,6 +87,7 @@ mod stream {
     pub const SIMULATION: u64 = 6;
     pub const REVIEWS: u64 = 7;
     pub const IDENTITY: u64 = 8;
+    pub const TRACES: u64 = 9;
 }
 
 /// Everything that a manager takes from outside. Nothing in it is global to the process, so that a test can replace every part.
@@ -137,7 +143,7 @@ pub enum Endpoints {
 #[error("{}", diagnostics::CORRUPT_CACHES)]
 pub struct CorruptCaches;
 
-/// Runs a manager until SIGTERM or SIGINT, then drains it. A second signal ends it at once, unless it comes within a second after the
+/// Runs a manager until SIGTERM, SIGINT or, if the settings say so, a changed kubeconfig, then drains it. A second signal ends it at once, unless it comes within a second after the
 /// first.
 ///
 /// # Errors
@@ -210,17 +216,26 @@ pub async fn run_in(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let started = Instant::now();
+    let metrics = Metrics::new(Arc::new(move || started.elapsed()))?;
+    let draw = environment.randomness.source_of_part(stream::TRACES);
+    let (tracer, exporter) = traces::prepare(settings.tracing.as_ref(), &metrics, &environment.clock, draw);
     let common = Arc::new(Common {
         clock: environment.clock,
-        metrics: Metrics::new(Arc::new(move || started.elapsed()))?,
+        metrics,
+        tracer,
         health: Health::default(),
         randomness: environment.randomness,
         caches_corrupt: CancellationToken::new(),
         settings,
     });
+    // Before the clients read the files: a change in between is noticed too.
+    let kubeconfigs = kubeconfigs::Kubeconfigs::of(&common.settings).await;
     scrapes::show_build(&common.metrics);
     let clusters = clusters::Clusters::connect(&common, environment.cluster_access).await?;
     let mut tasks = Supervisor::new(graces(common.settings.shutdown));
+    if let Some(exporter) = exporter {
+        tasks.spawn(Stage::Support, "traces", exporter.run(tasks.stop_of(Stage::Support)));
+    }
     timekeeping::start(&common, &mut tasks);
     let drivers = drivers::Drivers::new(&common, &environment.drivers, &mut tasks)?;
     let references = references::CachedReferences::of_namespace(&common.settings.namespace);
@@ -243,6 +258,7 @@ pub async fn run_in(
             biased;
             () = stop => {}
             () = common.caches_corrupt.cancelled() => {}
+            () = kubeconfigs.changed() => {}
         }
     };
     tasks.run(stop_requested).await?;

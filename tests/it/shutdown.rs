@@ -50,6 +50,26 @@ async fn readiness_ends_first_then_the_lease_and_a_second_signal_ends_the_proces
     assert!(manager.log().contains("stopped by a second signal"), "{}", manager.log());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn pk_031_a_process_ends_within_30_s_after_its_kubeconfig_has_changed() {
+    let Some(rig) = Rig::shared("shutdown::pk_031_kubeconfig").await else { return };
+    let namespace = rig.namespace("reload").await;
+    let options = ManagerOptions::default();
+    let original = rig.manager_kubeconfig(&namespace, options.rights).await;
+    let copy = rig.folder.join(format!("{}-kubeconfig", namespace.name));
+    std::fs::copy(&original, &copy).expect("the rig's folder is writable");
+    let path = copy.display();
+    let flags = [format!("--control-kubeconfig={path}"), format!("--target-kubeconfig={path}")];
+    let flags = flags.into_iter().chain(["--kubeconfig-reload=exit".to_owned()]).collect();
+    let mut manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..options }).await;
+    let text = std::fs::read_to_string(&copy).expect("the copy is there");
+    std::fs::write(&copy, format!("{text}\n# another token\n")).expect("the rig's folder is writable");
+    assert_eq!(manager.wait(TIMEOUT), 0, "it ends as after a signal: {}", manager.log());
+    for line in ["the kubeconfig has new content", "stopped"] {
+        assert!(manager.log().contains(line), "{line}: {}", manager.log());
+    }
+}
+
 /// The log lines in which a process reports that it leads.
 fn leads(manager: &TestManager) -> Vec<String> {
     manager.log().lines().filter(|line| line.contains("leading identity=")).map(str::to_owned).collect()

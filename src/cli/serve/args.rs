@@ -7,9 +7,9 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 
-pub use super::{extension::ExtensionArgs, limits::LimitArgs};
+pub use super::{extension::ExtensionArgs, limits::LimitArgs, traces::TracingArgs};
 use crate::{
     cli::{clouds::CloudArgs, go_flags::go_bool, logging::LoggingArgs, webhook_scope::WebhookScope},
     settings::Half,
@@ -48,6 +48,9 @@ pub struct ServeArgs {
     /// Plain HTTP listener.
     #[command(flatten)]
     pub http: HttpArgs,
+    /// Traces.
+    #[command(flatten)]
+    pub tracing: TracingArgs,
     /// TLS listener, certificates and admission.
     #[command(flatten)]
     pub serving: ServingArgs,
@@ -79,6 +82,9 @@ pub struct ClusterArgs {
     /// the target cluster
     #[arg(long, default_value = "", value_name = "FILE")]
     pub control_kubeconfig: String,
+    /// What the process does when the file of a kubeconfig has new content: nothing, or end like after SIGTERM, to be started again
+    #[arg(long, default_value = "never", value_name = "ACTION")]
+    pub kubeconfig_reload: Reload,
     /// Namespace of the machine objects and of the Leases
     #[arg(long, default_value = "default")]
     pub namespace: String,
@@ -97,6 +103,15 @@ pub struct ClusterArgs {
     /// Period after which caches are listed again
     #[arg(long, default_value = "12h", value_name = "DURATION", allow_hyphen_values = true)]
     pub min_resync_period: GoDuration,
+}
+
+/// What a kubeconfig file with new content causes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Reload {
+    /// The process goes on with the content that it read at the start
+    Never,
+    /// The process ends
+    Exit,
 }
 
 /// Loops and their workers.

@@ -13,15 +13,17 @@ use std::{
 };
 
 use super::{
-    args::{ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, SafetyArgs, ServeArgs, ServingArgs},
+    args::{
+        ControllerArgs, DriverArgs, ElectionArgs, HttpArgs, MachineArgs, Reload, SafetyArgs, ServeArgs, ServingArgs,
+    },
     problems::{Problems, address, is_media_type, port_or_off},
     simulation::simulation,
 };
 use crate::settings::{
     AdmissionSettings, CertMode, ClientRate, CloudSettings, CodeDetail, ControlCluster, Controller, ControllerSet,
-    DriverSelection, HttpSettings, LateRequests, LeaderElection, MetricsSettings, Profiling, RequestLatency,
-    SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster,
-    TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
+    DriverSelection, HttpSettings, KubeconfigReload, LateRequests, LeaderElection, MetricsSettings, Profiling,
+    RequestLatency, SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate, StandbyCaches,
+    TargetCluster, TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -81,6 +83,10 @@ impl ServeArgs {
         let settings = Settings {
             control,
             target,
+            kubeconfig_reload: match clusters.kubeconfig_reload {
+                Reload::Never => KubeconfigReload::Never,
+                Reload::Exit => KubeconfigReload::Exit,
+            },
             namespace: clusters.namespace.clone(),
             client_rate: ClientRate {
                 qps: clusters.kube_api_qps,
@@ -94,6 +100,7 @@ impl ServeArgs {
             ),
             http: http(&self.http, &mut problems),
             metrics: metrics(&self.http),
+            tracing: self.tracing.settings(host, &mut problems),
             secure: secure_listener(&self.serving, &mut problems),
             certificates: certificates(&self.serving, &mut problems),
             sni_certificates: sni_certificates(&self.serving.tls_sni_cert_key, &mut problems),

@@ -41,8 +41,26 @@ fn flags_can_change_the_endpoints_of_clouds() {
         endpoints: [("AWS".to_owned(), "http://127.0.0.1:5000".to_owned())].into(),
         identity_directories: vec!["/var/run/secrets/".into(), "/tokens".into()],
         codes: CodeDetail::AsGo,
+        ..CloudSettings::default()
     };
     assert_eq!(settings.unwrap().clouds, expected);
+}
+
+#[cfg(feature = "local")]
+#[test]
+fn the_template_of_pods_is_read_at_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pod.yaml");
+    let flag = format!("--local-pod-template={}", path.display());
+    let problems = serve(&[&flag]).unwrap_err();
+    assert!(problems.len() == 1 && problems[0].starts_with("--local-pod-template: /"), "{problems:?}");
+    let volumes = "volumes: [{name: userdata, secret: {}}]";
+    std::fs::write(&path, format!("spec: {{containers: [{{name: node, image: mine}}], {volumes}}}")).unwrap();
+    let clouds = serve(&[&flag]).unwrap().clouds;
+    assert_ne!(clouds.pod_template, driver_local::PodTemplate::default());
+    std::fs::write(&path, format!("spec: {{containers: [], {volumes}}}")).unwrap();
+    let problems = serve(&[&flag]).unwrap_err();
+    assert!(problems[0].ends_with("spec.containers: no container is named \"node\""), "{problems:?}");
 }
 
 #[rstest]
@@ -240,6 +258,18 @@ fn the_flags_select_the_clusters(
 ) {
     let settings = serve(flags).unwrap();
     assert_eq!((settings.control, settings.target), (control, target));
+}
+
+#[test]
+fn pk_031_a_changed_kubeconfig_has_no_consequence_unless_a_flag_says_so() {
+    assert_eq!(serve(&["--target-kubeconfig=/t"]).unwrap().kubeconfig_reload, KubeconfigReload::Never);
+    let views = ["--extension-apiserver", "--authentication-kubeconfig=/a", "--authorization-kubeconfig=/t"];
+    let flags = ["--kubeconfig-reload=exit", "--target-kubeconfig=/t", "--control-kubeconfig=/c"];
+    let settings = serve(&[&flags[..], &views].concat()).unwrap();
+    assert_eq!(settings.kubeconfig_reload, KubeconfigReload::Exit);
+    let files: Vec<&Path> = settings.kubeconfigs().into_iter().collect();
+    assert_eq!(files, ["/a", "/c", "/t"].map(Path::new));
+    assert!(serve(&["--kubeconfig-reload=exit"]).unwrap().kubeconfigs().is_empty(), "service accounts have none");
 }
 
 #[rstest]
