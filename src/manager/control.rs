@@ -27,6 +27,7 @@ use controller_runtime::{
     clients::{Cluster, Purpose},
     events::{self, EventNote, Publisher, Recorder},
     gate::Gate,
+    installed_schemas::InstalledSchemas,
     latch::Latch,
     lease::{ElectionSettings, Ended, LeaderElection, Leadership, Times, identity_of},
     objects::{ApiServer, Objects},
@@ -143,6 +144,18 @@ pub(super) struct Writers {
     pub(super) classes: Objects<Arc<MachineClass>>,
 }
 
+/// What keeps a write of our kinds from being sent.
+struct WriteLimits {
+    refusals: Refusals,
+    schemas: InstalledSchemas,
+}
+
+impl WriteLimits {
+    fn of<S: Snapshot<Object: Serialize + Clone>>(&self, objects: Objects<S>) -> Objects<S> {
+        objects.with_refusals(&self.refusals).with_schemas(&self.schemas)
+    }
+}
+
 impl Writers {
     /// Writes with `client` and reads with `reader`.
     fn new(
@@ -150,13 +163,13 @@ impl Writers {
         reader: &kube::Client,
         gate: &Gate,
         views: &ControlViews,
-        refusals: &Refusals,
+        limits: &WriteLimits,
     ) -> Self {
         Self {
-            machines: objects(client, reader, gate, &views.machines).with_refusals(refusals),
-            sets: objects(client, reader, gate, &views.sets).with_refusals(refusals),
-            deployments: objects(client, reader, gate, &views.deployments).with_refusals(refusals),
-            classes: objects(client, reader, gate, &views.classes).with_refusals(refusals),
+            machines: limits.of(objects(client, reader, gate, &views.machines)),
+            sets: limits.of(objects(client, reader, gate, &views.sets)),
+            deployments: limits.of(objects(client, reader, gate, &views.deployments)),
+            classes: limits.of(objects(client, reader, gate, &views.classes)),
         }
     }
 }
@@ -189,7 +202,7 @@ pub(super) async fn start(
         .draining_calls(tasks.stop_of(Stage::Work), common.settings.shutdown.driver_drain);
     let views = ControlViews::default();
     references.use_stores(views.clone());
-    let refusals = Refusals::default();
+    let limits = WriteLimits { refusals: Refusals::default(), schemas: InstalledSchemas::default() };
     let target = clusters
         .target
         .as_ref()
@@ -200,13 +213,13 @@ pub(super) async fn start(
     let rollout = clusters.control.client(Purpose::Rollout);
     let parts = Arc::new(Parts {
         common: Arc::clone(common),
-        rollout: Writers::new(&rollout, &rollout, &gate, &views, &refusals),
+        rollout: Writers::new(&rollout, &rollout, &gate, &views, &limits),
         machines: Writers::new(
             &clusters.control.client(Purpose::Machines),
             &clusters.control.client(Purpose::MachineReads),
             &gate,
             &views,
-            &refusals,
+            &limits,
         ),
         probes: Probes {
             control: clusters.control.client(Purpose::Discovery),
@@ -218,8 +231,8 @@ pub(super) async fn start(
             Some(Arc::clone(&views.secrets)),
             prune::common,
         )
-        .with_refusals(&refusals),
-        refusals,
+        .with_refusals(&limits.refusals),
+        refusals: limits.refusals,
         inventories: inventories(common, &views, &drivers.registry),
         views,
         target,
@@ -237,7 +250,7 @@ pub(super) async fn start(
     // the cell is still empty.
     let _ = parts.running.set(loops::start(&parts, tasks));
     measure(&parts)?;
-    keep_views(&parts, clusters, tasks);
+    keep_views(&parts, clusters, limits.schemas, tasks);
     #[cfg(feature = "external")]
     super::external::report_on_classes(&parts, tasks);
     start_drivers(&parts, clusters, begun, tasks);
@@ -320,7 +333,7 @@ fn lead(
 
 /// Keeps all views equal to the API servers' objects. Every replica does so, unless `--standby-caches` says that a replica without
 /// leadership keeps no caches.
-fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
+fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, schemas: InstalledSchemas, tasks: &mut Supervisor) {
     let notes = parts.notes.clone();
     let on_undecodable = move |undecodable: &UndecodableObject| {
         let text = format!("the object can't be decoded and is left as it is: {}", undecodable.error);
@@ -330,7 +343,8 @@ fn keep_views(parts: &Arc<Parts>, clusters: &Clusters, tasks: &mut Supervisor) {
     let stop = tasks.stop_of(Stage::Support);
     let begin = WatchStart::of(parts.common.settings.standby_caches, &parts.leadership, stop);
     let watches = caches::keep_views(&parts.common, clusters, &parts.views, &begin, Arc::new(on_undecodable), tasks);
-    diagnostics::start(&parts.common, clusters, watches.clone(), Some(parts.gate.clone()), tasks);
+    let effects = diagnostics::Effects { gate: parts.gate.clone(), schemas };
+    diagnostics::start(&parts.common, clusters, watches.clone(), Some(effects), tasks);
     if let (Some(target), Some(cluster)) = (&parts.target, &clusters.target) {
         target.keep(&watches, cluster, &begin, tasks);
     }
@@ -350,6 +364,7 @@ fn start_drivers(parts: &Arc<Parts>, clusters: &Clusters, begun: Arc<Latch>, tas
         namespace: parts.common.settings.namespace.clone(),
     };
     parts.drivers.set_simulation_clients(target, state);
+    parts.drivers.set_pod_client(clusters.control.client(Purpose::MachinePods));
     let parts = Arc::clone(parts);
     tasks.spawn_fallible(Stage::Support, "drivers", async move {
         match stop.run_until_cancelled(parts.leadership.won()).await {

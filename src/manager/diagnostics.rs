@@ -1,7 +1,13 @@
 //! The problems that `/readyz?verbose` reports beside readiness: incomplete or failing views, unresponsive API servers, and definitions that make
 //! objects hollow. None of these makes a replica unready, because an unready replica serves no admission. Hollow definitions stop all effects.
+//! The log also warns about API servers of an unsupported version, and about definitions that are older than this program.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::StreamExt;
 use kube::runtime::watcher;
@@ -13,14 +19,16 @@ use super::{Common, clusters::Clusters};
 use crate::server::{Check, Gate as Decides, Health};
 use controller_runtime::{
     clients::{Cluster, Purpose},
-    definitions::{changes, definition_in, hollow, leaves_stored_version_unserved},
+    definitions::{changes, definition_in, hollow, leaves_stored_version_unserved, name_of},
     error::ApiError,
     gate::Gate,
+    installed_schemas::InstalledSchemas,
     objects::call,
+    server_version::{self, Support, Supported, minor_of},
     supervisor::{Stage, Supervisor},
     watch::{WatchHealth, Watches},
 };
-use machine_api::kind::Kind;
+use machine_api::{crd, kind::Kind};
 use mcm_metrics::Metrics;
 
 /// Pause between two reports on the watches. These reports need no request.
@@ -37,41 +45,67 @@ const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 pub(super) const CORRUPT_CACHES: &str = "the definitions let objects be read as they are stored again, but this manager may have read \
                                        hollow ones before: it ends, and the one that is started in its place reads all anew";
 
-/// Reports on views, API servers and definitions until the process ends. All effects of this process pass `gate`. It is `None` for a
-/// process without effects.
+/// What the state of the definitions decides about the effects of this process.
+pub(super) struct Effects {
+    /// The gate that all effects pass.
+    pub(super) gate: Gate,
+    /// The fields that writes may have.
+    pub(super) schemas: InstalledSchemas,
+}
+
+/// Reports on views, API servers and definitions until the process ends. `effects` is `None` for a process without effects.
 pub(super) fn start(
     common: &Arc<Common>,
     clusters: &Clusters,
     watches: Watches,
-    gate: Option<Gate>,
+    effects: Option<Effects>,
     tasks: &mut Supervisor,
 ) {
     let stop = tasks.stop_of(Stage::Support);
     tasks.spawn(Stage::Support, "state of views", report_views(common.health.clone(), watches, stop.clone()));
     let client = |cluster: &Cluster| cluster.client(Purpose::Discovery);
     let (control, target) = (Some(client(&clusters.control)), clusters.target.as_ref().map(client));
-    for (check, client) in checks_of_servers(&common.health, control, target) {
-        tasks.spawn(Stage::Support, "state of API servers", report_server(client, check, stop.clone()));
+    for server in servers(&common.health, control, target) {
+        tasks.spawn(Stage::Support, "state of API servers", server.report(stop.clone()));
     }
     let guard = Definitions {
         client: clusters.control.client(Purpose::Discovery),
         check: common.health.check("definitions", Decides::None, "were not read yet"),
         metrics: common.metrics.clone(),
-        gate,
+        effects,
         caches_corrupt: common.caches_corrupt.clone(),
     };
     tasks.spawn(Stage::Support, "state of definitions", guard.keep(stop));
 }
 
-/// The checks of API servers, each with the client that sends the requests.
-fn checks_of_servers(
-    health: &Health,
-    control: Option<kube::Client>,
-    target: Option<kube::Client>,
-) -> Vec<(Check, kube::Client)> {
-    let servers = [("cluster-control", control), ("cluster-target", target)];
-    let configured = servers.into_iter().filter_map(|(name, client)| Some((name, client?)));
-    configured.map(|(name, client)| (health.check(name, Decides::None, "was not asked yet"), client)).collect()
+/// An API server that this process uses.
+struct Server {
+    /// Its role.
+    cluster: &'static str,
+    supported: Supported,
+    check: Check,
+    client: kube::Client,
+}
+
+/// The API servers that are configured.
+fn servers(health: &Health, control: Option<kube::Client>, target: Option<kube::Client>) -> Vec<Server> {
+    let roles = [("control", server_version::CONTROL, control), ("target", server_version::TARGET, target)];
+    let configured = roles.into_iter().filter_map(|(cluster, supported, client)| {
+        let client = client?;
+        let check = health.check(&format!("cluster-{cluster}"), Decides::None, "was not asked yet");
+        Some(Server { cluster, supported, check, client })
+    });
+    configured.collect()
+}
+
+/// The problem with a version of an API server. `None` if it is supported, or works by best effort.
+fn unsupported(minor: u32, supported: Supported) -> Option<String> {
+    let what = match supported.judge(minor) {
+        Support::Full | Support::BestEffort => return None,
+        Support::TooOld => "it is too old, and some functions will not work",
+        Support::TooNew => "it is newer than the tested versions; look for a newer release of this program",
+    };
+    Some(format!("{what}; supported are {supported}"))
 }
 
 /// The problem of a view. `None` when the view is complete.
@@ -99,15 +133,27 @@ async fn report_views(health: Health, watches: Watches, stop: CancellationToken)
     stop.run_until_cancelled(forever).await;
 }
 
-async fn report_server(client: kube::Client, check: Check, stop: CancellationToken) {
-    let forever = async {
-        loop {
-            let silence = call(client.apiserver_version()).await.err().map(|error| error.to_string());
-            set(&check, silence.as_deref());
-            sleep(REQUEST_PERIOD).await;
-        }
-    };
-    stop.run_until_cancelled(forever).await;
+impl Server {
+    /// Asks the API server for its version from time to time. Reports whether it answers, and warns once about each version that is not
+    /// supported.
+    async fn report(self, stop: CancellationToken) {
+        let forever = async {
+            let mut judged = BTreeSet::new();
+            loop {
+                let answer = call(self.client.apiserver_version()).await;
+                set(&self.check, answer.as_ref().err().map(ToString::to_string).as_deref());
+                if let Ok(minor) = answer.and_then(|info| minor_of(&info.minor))
+                    && judged.insert(minor)
+                    && let Some(error) = unsupported(minor, self.supported)
+                {
+                    let (cluster, version) = (self.cluster, format!("1.{minor}"));
+                    tracing::warn!(cluster, version, error, "the version of the API server is not supported");
+                }
+                sleep(REQUEST_PERIOD).await;
+            }
+        };
+        stop.run_until_cancelled(forever).await;
+    }
 }
 
 fn set(check: &Check, trouble: Option<&str>) {
@@ -212,12 +258,24 @@ fn pause_after(error: &watcher::Error) -> Duration {
     }
 }
 
+impl Effects {
+    /// Takes the definition of a kind, and warns if it is older than this program.
+    fn learn(&self, kind: Kind, definition: &Value) {
+        let Some(missing) = self.schemas.learn(kind, definition).filter(|missing| !missing.is_empty()) else { return };
+        let error = format!(
+            "API servers drop the fields that it lacks: {}; apply the output of `mcm manifests crds`",
+            crd::some(&missing)
+        );
+        tracing::warn!(name = %name_of(kind), error, "a definition is older than this program");
+    }
+}
+
 /// Keeps this process from acting on hollow objects.
 struct Definitions {
     client: kube::Client,
     check: Check,
     metrics: Metrics,
-    gate: Option<Gate>,
+    effects: Option<Effects>,
     /// Ends the process.
     caches_corrupt: CancellationToken,
 }
@@ -261,6 +319,13 @@ impl Definitions {
         if let Some(is_unserved) = stored_version_unserved(answers.iter().map(|(_, answer)| answer.as_ref().ok())) {
             self.metrics.manager.stored_version_unserved.set(&(), if is_unserved { 1.0 } else { 0.0 });
         }
+        if let Some(effects) = &self.effects {
+            for (kind, answer) in &answers {
+                if let Ok(definition) = answer {
+                    effects.learn(*kind, definition);
+                }
+            }
+        }
         Finding::of(answers.into_iter().map(|(kind, answer)| (kind, answer.map(|definition| hollow(&definition)))))
     }
 
@@ -273,7 +338,7 @@ impl Definitions {
         match state {
             State::Hollow(why) => {
                 tracing::error!(error = %why, "nothing is created, changed or deleted any more");
-                if let Some(gate) = &self.gate {
+                if let Some(Effects { gate, .. }) = &self.effects {
                     gate.suspend(why);
                 }
             }
@@ -303,6 +368,7 @@ mod tests {
     use kube::client::Body;
     use rstest::rstest;
     use serde_json::json;
+    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
     use controller_runtime::{objects::CALL_TIMEOUT, watch::WatchedCluster};
@@ -332,6 +398,14 @@ mod tests {
 
     /// An API server that answers with its version while `silent` is false.
     fn server(silent: &Arc<AtomicBool>) -> kube::Client {
+        answering(36, silent)
+    }
+
+    fn server_of(minor: u32) -> kube::Client {
+        answering(minor, &Arc::default())
+    }
+
+    fn answering(minor: u32, silent: &Arc<AtomicBool>) -> kube::Client {
         let silent = Arc::clone(silent);
         let service = tower::service_fn(move |request: Request<Body>| {
             let silent = silent.load(Ordering::Relaxed);
@@ -340,8 +414,8 @@ mod tests {
                 if silent {
                     std::future::pending::<()>().await;
                 }
-                let version = json!({ "major": "1", "minor": "36", "gitVersion": "", "gitCommit": "", "gitTreeState": "",
-                    "buildDate": "", "goVersion": "", "compiler": "", "platform": "" });
+                let version = json!({ "major": "1", "minor": minor.to_string(), "gitVersion": "", "gitCommit": "",
+                    "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "", "platform": "" });
                 Ok::<_, kube::Error>(Response::new(Body::from(version.to_string().into_bytes())))
             }
         });
@@ -354,8 +428,8 @@ mod tests {
         let reports = |what: &str| health.report().lines().any(|line| line.starts_with(what));
         let cluster = Some(server(&silent));
         let mut reporting = Vec::new();
-        for (check, client) in checks_of_servers(&health, None, cluster) {
-            reporting.push(tokio::spawn(report_server(client, check, stop.clone())));
+        for server in servers(&health, None, cluster) {
+            reporting.push(tokio::spawn(server.report(stop.clone())));
         }
         assert!(reports("[-]cluster-target failed: was not asked yet") && !reports("[+]cluster-control"));
         sleep(Duration::from_secs(1)).await;
@@ -370,6 +444,49 @@ mod tests {
         stop.cancel();
         for task in reporting {
             task.await.unwrap();
+        }
+    }
+
+    #[rstest]
+    #[case::supported(36, 0)]
+    #[case::by_best_effort(30, 0)]
+    #[case::too_old(29, 1)]
+    #[case::too_new(38, 1)]
+    #[tokio::test(start_paused = true)]
+    async fn pk_117_an_unsupported_version_causes_one_warning(#[case] minor: u32, #[case] warnings: usize) {
+        let lines = Lines::default();
+        let sink = lines.clone();
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || sink.clone());
+        let subscriber = tracing_subscriber::registry().with(layer);
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let client = server_of(minor);
+        let (health, stop) = (Health::default(), CancellationToken::new());
+        let server = servers(&health, Some(client), None).remove(0);
+        let reporting = tokio::spawn(server.report(stop.clone()));
+        sleep(3 * REQUEST_PERIOD).await;
+        stop.cancel();
+        reporting.await.unwrap();
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let found: Vec<&str> = text.lines().filter(|line| line.contains("is not supported")).collect();
+        assert_eq!(found.len(), warnings, "{text}");
+        for line in found {
+            for word in ["WARN", "control", &format!("1.{minor}"), "1.31 to 1.37"] {
+                assert!(line.contains(word), "{word} in {line}");
+            }
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<std::sync::Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
         }
     }
 

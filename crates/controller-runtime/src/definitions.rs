@@ -70,7 +70,8 @@ pub fn changes(
     select_all(Kind::ALL.map(of))
 }
 
-fn name_of(kind: Kind) -> String {
+/// The name of the CRD of a kind.
+pub fn name_of(kind: Kind) -> String {
     format!("{}.{GROUP}", kind.plural())
 }
 

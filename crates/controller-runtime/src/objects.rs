@@ -18,6 +18,7 @@ pub use self::requests::{ApiServer, CALL_TIMEOUT, call, in_time};
 use super::{
     error::ApiError,
     gate::Gate,
+    installed_schemas::{InstalledSchemas, Left},
     key::{ObjectKey, Target},
     refusals::{About, Refusals, WriteContent},
     snapshot::Snapshot,
@@ -187,6 +188,8 @@ pub struct Objects<S: Snapshot> {
     gate: Gate,
     /// The record of refused writes. `None` if refusals are not recorded.
     refusals: Option<Refusals>,
+    /// What the installed definitions keep of a write. `None` for kinds that are not ours.
+    schemas: Option<InstalledSchemas>,
     store: Option<Arc<Store<S>>>,
 }
 
@@ -196,6 +199,7 @@ impl<S: Snapshot> Clone for Objects<S> {
             api: Arc::clone(&self.api),
             gate: self.gate.clone(),
             refusals: self.refusals.clone(),
+            schemas: self.schemas.clone(),
             store: self.store.clone(),
         }
     }
@@ -218,7 +222,7 @@ where
 {
     /// Reads and writes through this API and puts the answers of writes into `store`.
     pub fn over(api: Arc<dyn ObjectApi<S::Object>>, gate: Gate, store: Option<Arc<Store<S>>>) -> Self {
-        Self { api, gate, refusals: None, store }
+        Self { api, gate, refusals: None, schemas: None, store }
     }
 
     /// Records refused writes in `refusals`, which all objects of a cluster share. A refused write is not sent again before its
@@ -226,6 +230,13 @@ where
     #[must_use]
     pub fn with_refusals(mut self, refusals: &Refusals) -> Self {
         self.refusals = Some(refusals.clone());
+        self
+    }
+
+    /// Writes only fields that the installed definitions keep.
+    #[must_use]
+    pub fn with_schemas(mut self, schemas: &InstalledSchemas) -> Self {
+        self.schemas = Some(schemas.clone());
         self
     }
 
@@ -337,10 +348,16 @@ where
         answer.map(|created| self.take(created))
     }
 
-    /// Patches an object. The patch contains the target's UID.
-    pub async fn patch(&self, target: &Target, part: Part, patch: Patch) -> Result<S, ApiError> {
+    /// Patches an object. The patch contains the target's UID. If the API server would drop the whole patch, it is not sent, and the object as it
+    /// is known is the answer.
+    pub async fn patch(&self, target: &Target, part: Part, mut patch: Patch) -> Result<S, ApiError> {
         self.api.before_write().await;
         self.gate.may_act()?;
+        if let Some(schemas) = &self.schemas
+            && schemas.remove_unknown(&S::Object::kind(&()), &mut patch) == Left::Nothing
+        {
+            return self.unchanged(target).await;
+        }
         let patch = patch.bound_to(&target.uid);
         let content = PendingWrite::Change(part, &patch);
         let about = About { kind: &S::Object::kind(&()), key: &target.key };
@@ -387,6 +404,16 @@ where
     /// The errors of every deletion. [`ApiError::Conflict`] when the object has changed.
     pub async fn delete_unchanged(&self, target: &Target, version: &str) -> Result<Deleted<S>, ApiError> {
         self.delete(target, DeleteHow { version: Some(version), ..DeleteHow::default() }).await
+    }
+
+    /// The object as it is.
+    async fn unchanged(&self, target: &Target) -> Result<S, ApiError> {
+        let known = self.store.as_ref().and_then(|store| store.get(&target.key));
+        if let Some(known) = known.filter(|known| known.uid() == target.uid) {
+            return Ok(known);
+        }
+        let asked = self.store.as_ref().map(|store| store.moment());
+        Ok(self.take_read(self.api.read(&target.key).await?, asked))
     }
 
     fn take(&self, object: Arc<S::Object>) -> S {

@@ -199,18 +199,6 @@ impl Preflight {
         }
     }
 
-    /// Minor version of the API server.
-    pub async fn minor_version(&self) -> Result<u32, PreflightError> {
-        let info = self
-            .get::<k8s_openapi::apimachinery::pkg::version::Info>("/version")
-            .await
-            .map_err(|error| self.unanswered("its version", error))?;
-        let digits: String = info.minor.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().map_err(|_| {
-            self.unanswered("its version", ApiError::Other(format!("minor version {:?} is no number", info.minor)))
-        })
-    }
-
     /// Checks that this process has all these permissions.
     pub async fn allowed(&self, wanted: &[Permission]) -> Result<(), PreflightError> {
         let mut missing = Vec::new();
@@ -348,12 +336,5 @@ mod tests {
         let error = check.allowed(&wanted).await.unwrap_err().to_string();
         assert!(error.contains("patch machines/status.machine.sapcloud.io in namespace shoot"), "{error}");
         assert!(!error.contains("list machines"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn the_minor_version_is_read_with_or_without_a_plus() {
-        let version = r#"{"major":"1","minor":"36+","gitVersion":"","gitCommit":"","gitTreeState":"","buildDate":"",
-            "goVersion":"","compiler":"","platform":""}"#;
-        assert_eq!(server(|_, _| (200, version.to_owned())).minor_version().await, Ok(36));
     }
 }

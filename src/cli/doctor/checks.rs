@@ -4,16 +4,14 @@ use controller_runtime::definitions::{hollow, leaves_stored_version_unserved};
 use jiff::Timestamp;
 use machine_api::{
     admission::manifests::{CREATE_WEBHOOK, UPDATE_WEBHOOK},
+    crd,
     kind::Kind,
     names,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{
-    commands::{Installed, allow_injection},
-    schema,
-};
+use super::commands::{Installed, allow_injection};
 use crate::cli::{lease_watch::LeaseState, migrate_storage::definition::name_of};
 
 /// The result of a check.
@@ -133,11 +131,11 @@ pub fn definition(kind: Kind, read: &Read, installed: &Installed) -> Finding {
         return Finding::new(subject, Health::Bad, message)
             .mended_by(allow.unwrap_or_else(|| installed.run_replicas()));
     }
-    let missing = schema::missing_fields(kind, object);
+    let missing = crd::missing_fields(kind, object);
     if !missing.is_empty() {
         let message = format!(
             "it is older than this program, and API servers drop the fields that it lacks: {}",
-            schema::some(&missing)
+            crd::some(&missing)
         );
         return Finding::new(subject, Health::Bad, message).mended_by(apply());
     }

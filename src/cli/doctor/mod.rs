@@ -2,7 +2,7 @@
 //! is wrong, and the command that mends it. It changes nothing: it reads, asks for rights, and sends one creation as a dry run.
 //!
 //! Source: spec/packaging §7.4, spec/extension-apiserver §5.4. [`observe`] reads. All other files are pure checks: [`checks`] of single
-//! objects, [`schema`] of definitions, [`certificates`], [`probe`] of admission, [`rights`], [`versions`], [`flows`], [`clocks`],
+//! objects, [`certificates`], [`probe`] of admission, [`rights`], [`versions`], [`flows`], [`clocks`],
 //! [`halves`] of the programs that run, and [`fleet`] of the machine objects. [`commands`] has the commands.
 
 mod certificates;
@@ -15,7 +15,6 @@ mod halves;
 mod observe;
 mod probe;
 mod rights;
-mod schema;
 mod versions;
 
 use std::io::Write;
@@ -36,7 +35,7 @@ use self::{
     halves::{Runner, halves},
     probe::{Registration, reached},
     rights::{RightsOf, rights, wanted},
-    versions::{CONTROL, TARGET, api_server, replicas},
+    versions::{api_server, replicas},
 };
 use super::{
     Failure,
@@ -55,6 +54,7 @@ use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings:
 use controller_runtime::{
     clock::{Clock, SystemClock, date_of},
     objects::{CALL_TIMEOUT, call},
+    server_version::{CONTROL, TARGET},
 };
 use machine_api::{
     kind::Kind,

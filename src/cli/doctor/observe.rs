@@ -17,7 +17,6 @@ use super::{
     fleet::Fleet,
     probe::{missing_right, probe},
     rights::{Reviews, Right},
-    versions::minor_of,
 };
 use crate::cli::{
     cluster_objects::{Resource, SECRETS, v1},
@@ -26,6 +25,7 @@ use crate::cli::{
 use controller_runtime::{
     error::ApiError,
     objects::{ApiServer, ListQuery, ObjectApi, call},
+    server_version::minor_of,
 };
 
 /// Nodes.

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use controller_runtime::error::ApiError;
+use controller_runtime::{
+    error::ApiError,
+    server_version::{Support, Supported, lacking},
+};
 use machine_api::names;
 use serde_json::Value;
 
@@ -11,39 +14,17 @@ use super::{
     commands::Installed,
 };
 
-/// The minor versions of Kubernetes 1 that a role of a cluster may have (spec/packaging §8.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Supported {
-    /// The oldest version that works, by best effort up to `from`.
-    pub best_effort_from: u32,
-    /// The oldest version that is tested.
-    pub from: u32,
-    /// The newest version that is tested.
-    pub to: u32,
-}
-
-/// The versions of a cluster with the machine objects.
-pub const CONTROL: Supported = Supported { best_effort_from: 30, from: 31, to: 37 };
-/// The versions of a cluster with the Nodes.
-pub const TARGET: Supported = Supported { best_effort_from: 28, from: 28, to: 37 };
-
-/// The minor version in an answer of `/version`.
-///
-/// # Errors
-/// When it is no number.
-pub fn minor_of(minor: &str) -> Result<u32, ApiError> {
-    let digits: String = minor.chars().take_while(char::is_ascii_digit).collect();
-    digits.parse().map_err(|_| ApiError::Unreadable(format!("minor version {minor:?} is no number")))
-}
-
 /// The finding about the version of an API server. `cluster` is its name in messages.
 pub fn api_server(cluster: &str, minor: &Result<u32, ApiError>, supported: Supported) -> Finding {
     let subject = format!("API server of the {cluster}");
-    let Supported { best_effort_from, from, to } = supported;
-    let range = format!("supported are 1.{from} to 1.{to}");
-    match minor {
-        Err(error) => Finding::new(subject, Health::Unknown, format!("its version can't be read: {error}")),
-        Ok(minor) if *minor < best_effort_from => {
+    let range = format!("supported are {supported}");
+    let minor = match minor {
+        Ok(minor) => *minor,
+        Err(error) => return Finding::new(subject, Health::Unknown, format!("its version can't be read: {error}")),
+    };
+    let lacking = lacking(minor).map(|lacking| format!("; {lacking}")).unwrap_or_default();
+    match supported.judge(minor) {
+        Support::TooOld => {
             let message = format!("version 1.{minor} is too old: {range}; upgrade it");
             // The older definitions are the part that can be mended without another API server.
             let older = format!(
@@ -51,14 +32,14 @@ pub fn api_server(cluster: &str, minor: &Result<u32, ApiError>, supported: Suppo
             );
             Finding::new(subject, Health::Bad, message).mended_by(older)
         }
-        Ok(minor) if *minor < from => {
-            Finding::new(subject, Health::Fine, format!("version 1.{minor}, by best effort: {range}"))
+        Support::BestEffort => {
+            Finding::new(subject, Health::Fine, format!("version 1.{minor}, by best effort: {range}{lacking}"))
         }
-        Ok(minor) if *minor > to => {
+        Support::TooNew => {
             let message = format!("version 1.{minor} is newer than what this program was tested with: {range}");
             Finding::new(subject, Health::Unknown, message)
         }
-        Ok(minor) => Finding::new(subject, Health::Fine, format!("version 1.{minor} ({range})")),
+        Support::Full => Finding::new(subject, Health::Fine, format!("version 1.{minor} ({range}){lacking}")),
     }
 }
 
@@ -107,6 +88,8 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
+    use controller_runtime::server_version::{CONTROL, TARGET};
+
     use super::*;
     use crate::cli::webhook_scope::WebhookScope;
 
@@ -128,11 +111,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case::plain("36", Some(36))]
-    #[case::with_a_plus("27+", Some(27))]
-    #[case::no_number("", None)]
-    fn a_minor_version_is_read(#[case] text: &str, #[case] expected: Option<u32>) {
-        assert_eq!(minor_of(text).ok(), expected);
+    #[case::without_policies(28, true)]
+    #[case::with_policies(30, false)]
+    fn pk_111_what_an_old_target_lacks_is_said(#[case] minor: u32, #[case] says: bool) {
+        let found = api_server("target cluster", &Ok(minor), TARGET);
+        assert_eq!(found.health, Health::Fine, "{found:?}");
+        assert_eq!(found.message.contains("no ValidatingAdmissionPolicies"), says, "{found:?}");
     }
 
     fn pod(name: &str, phase: &str, image: &str, id: &str) -> Value {

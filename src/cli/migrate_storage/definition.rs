@@ -3,10 +3,8 @@
 //! Pure functions from a stored `CustomResourceDefinition` to the remaining step, or to the patch for it.
 //! Source: spec/api-and-admission §8.6.
 
-use machine_api::{
-    kind::{ApiVersion, Kind},
-    names,
-};
+pub use controller_runtime::definitions::name_of;
+use machine_api::kind::ApiVersion;
 use serde_json::{Value, json};
 
 /// The next step of a migration for one kind.
@@ -48,11 +46,6 @@ pub enum Obstacle {
         /// Name of the definition.
         definition: String,
     },
-}
-
-/// Name of a kind's definition.
-pub fn name_of(kind: Kind) -> String {
-    format!("{}.{}", kind.plural(), names::GROUP)
 }
 
 /// The next step until all objects of the definition's kind are stored as `to`.

@@ -166,6 +166,26 @@ async fn a_refused_write_is_not_sent_again_before_its_pause_is_over() {
     assert_eq!(*sent.lock().unwrap(), 5);
 }
 
+#[tokio::test]
+async fn pk_121_a_write_that_the_definition_would_drop_is_not_sent() {
+    let sent = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&sent);
+    let (objects, store) = objects(refused(), move |_| *count.lock().unwrap() += 1);
+    let schemas = InstalledSchemas::default();
+    let objects = objects.with_schemas(&schemas);
+    let schema = json!({"openAPIV3Schema": {"properties": {"status": {"properties": {}}}}});
+    let definition =
+        json!({"metadata": {"generation": 1}, "spec": {"versions": [{"name": "v1alpha1", "schema": schema}]}});
+    schemas.learn(machine_api::kind::Kind::Machine, &definition);
+    let target = Target { key: key(), uid: "1".to_owned() };
+    let patch = |content: Value| objects.patch(&target, Part::Status, Patch::Merge(content));
+    let kept = patch(json!({"status": {"machineConditions": []}})).await.expect("it is not sent");
+    assert_eq!(kept.metadata.resource_version, store.get(&key()).unwrap().metadata.resource_version);
+    assert_eq!(*sent.lock().unwrap(), 0);
+    assert!(patch(json!({"metadata": {"labels": {"a": "b"}}})).await.is_err(), "the answer of the API server");
+    assert_eq!(*sent.lock().unwrap(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_refused_creation_is_recorded_for_the_owner() {
     let sent = Arc::new(Mutex::new(0));

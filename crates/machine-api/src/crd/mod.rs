@@ -3,8 +3,10 @@
 //! [`crate::schema`] makes the schemas of the types. [`rules`] adds the bounds and the CEL of the rules. This file adds names, columns and
 //! subresources. The files in `crds/` are the result of [`definitions`] for the default options, and a test compares them.
 
+mod installed;
 mod rules;
 
+pub use self::installed::{is_kept, missing_fields, remove_unknown, some, written_schema};
 use serde_json::{Value, json};
 
 use crate::{
