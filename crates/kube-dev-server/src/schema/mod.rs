@@ -8,6 +8,8 @@ pub(super) mod compile;
 pub(super) mod defaults;
 mod optional;
 pub(super) mod prune;
+#[cfg(test)]
+mod release_tests;
 pub(super) mod rules;
 pub(super) mod structure;
 mod undefined;
