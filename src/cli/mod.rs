@@ -18,6 +18,7 @@ pub mod kubeconfig;
 pub mod lease_watch;
 pub mod logging;
 pub mod manifests;
+pub mod migrate_classes;
 pub mod migrate_storage;
 pub mod offline;
 pub mod output;
@@ -67,6 +68,8 @@ pub enum Command {
     Convert(offline::ConvertArgs),
     /// Store all objects of a cluster in another version
     MigrateStorage(migrate_storage::MigrateStorageArgs),
+    /// Make `MachineClass` objects of classes of the old kinds, such as `AWSMachineClass`, and let machines, sets and deployments name them
+    MigrateClasses(migrate_classes::MigrateClassesArgs),
     /// Check the objects that connect a cluster with the manager, and report what is wrong and what to do
     Doctor(doctor::DoctorArgs),
     /// Write an archive with what is needed to understand a problem, without secrets; nothing is sent anywhere
@@ -82,7 +85,7 @@ pub enum Command {
     /// Serve a driver of this program to a manager in another process
     #[cfg(feature = "external")]
     Driver(driver::DriverArgs),
-    /// Print what the program knows about itself: flags, metrics, fields, names, alerts, codes; or write manual pages
+    /// Print what the program knows about itself: flags, metrics, fields, names, alerts, codes, old kinds of classes; or write manual pages
     Reference(reference::ReferenceArgs),
     /// Print version and platform
     Version(version::VersionArgs),
@@ -170,6 +173,7 @@ impl Command {
             Self::Validate(args) => args.run(&drivers, out),
             Self::Convert(args) => args.run(out),
             Self::MigrateStorage(args) => migrate_storage::run(args, out),
+            Self::MigrateClasses(args) => migrate_classes::run(args, &drivers, out),
             Self::Doctor(args) => doctor::run(args, &drivers, out),
             Self::SupportBundle(args) => support_bundle::run(args, &drivers, out),
             Self::Uninstall(args) => uninstall::run(args, out),

@@ -209,7 +209,7 @@ fn change<'a>(old: Option<&'a Json<'a>>, new: &'a Json<'a>) -> Change<'a> {
 }
 
 /// All documents of the files, and the errors. A bad file does not stop the others.
-fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>) {
+pub(super) fn read(paths: &[PathBuf], stdin: &mut dyn Read) -> (Vec<Document>, Vec<String>) {
     let (mut documents, mut unreadable) = (Vec::new(), Vec::new());
     for path in paths {
         if path == Path::new(STDIN) {

@@ -14,6 +14,7 @@ mod autoscaler;
 mod aws;
 mod certificates;
 mod chart;
+mod class_migration;
 mod command_line;
 mod conversion;
 mod crash;

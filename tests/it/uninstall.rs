@@ -122,7 +122,7 @@ async fn everything_of_the_manager_is_removed_and_the_objects_stay() {
 }
 
 /// A holder of a Lease whose clock is years behind, and which continues to renew the Lease.
-async fn renew_lease(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
+pub async fn renew_lease(rig: &Rig, namespace: &Namespace) -> JoinHandle<()> {
     let leases: Api<Lease> = Api::namespaced(rig.client().await, &namespace.name);
     let lease = move |second: u32| {
         json!({

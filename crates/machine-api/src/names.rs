@@ -114,6 +114,8 @@ pub mod annotation {
         PREFER_NO_SCHEDULE = "deployment.machine.sapcloud.io/prefer-no-schedule", [Mcm] => [Mcm];
         /// On deployment and set: if present, the freeze is requested to end.
         UNFREEZE = "safety.machine.sapcloud.io/unfreeze", [User] => [Mcm];
+        /// On a class of an old kind, such as `AWSMachineClass`: there is a `MachineClass` of the same name, and nothing names the old class.
+        MIGRATED = "machine.sapcloud.io/migrated", [Mcm] => [Mcm, User];
         /// When a user asked for new machines by `kubectl mcm rollout restart`; in the template, so that its machines are replaced.
         RESTARTED_AT = "machine.sapcloud.io/restartedAt", [User] => [Mcm];
         /// On a Node: cluster-autoscaler does not scale the Node down.

@@ -1,9 +1,10 @@
 //! `mcm reference`: what the program knows about itself, as pages for people.
 //!
 //! Each part is generated from the declarations that the program itself uses: the command line ([`flags`]), the metrics ([`metrics`]), the
-//! definitions ([`fields`]), the names ([`names`]), the alerts ([`alerts`]) and the machine codes ([`codes`]). `docs/reference` has the result,
-//! and a test compares them. Manual pages ([`man`]) are not committed. The rules of admission have their own page, `docs/rules.md`
-//! (`machine-api/src/validation/reference_tests.rs`), and the values of the chart `VALUES.md` (`cli/manifests/chart`).
+//! definitions ([`fields`]), the names ([`names`]), the alerts ([`alerts`]), the machine codes ([`codes`]) and the old kinds of classes
+//! ([`old_classes`]). `docs/reference` has the result, and a test compares them. Manual pages ([`man`]) are not committed. The rules of
+//! admission have their own page, `docs/rules.md` (`machine-api/src/validation/reference_tests.rs`), and the values of the chart `VALUES.md`
+//! (`cli/manifests/chart`).
 //!
 //! Source: spec/packaging §6.3.
 
@@ -14,6 +15,7 @@ mod flags;
 mod man;
 mod metrics;
 mod names;
+mod old_classes;
 mod page;
 
 use std::{
@@ -53,6 +55,8 @@ pub enum Part {
     Alerts,
     /// The codes of driver calls
     Codes,
+    /// The fields of the old kinds of classes, which `mcm migrate-classes` reads
+    OldClasses,
     /// All parts above
     All,
     /// Manual pages of all commands, for man
@@ -60,7 +64,8 @@ pub enum Part {
 }
 
 /// The parts that are one page of Markdown.
-const PAGES: [Part; 6] = [Part::Flags, Part::Metrics, Part::Fields, Part::Names, Part::Alerts, Part::Codes];
+const PAGES: [Part; 7] =
+    [Part::Flags, Part::Metrics, Part::Fields, Part::Names, Part::Alerts, Part::Codes, Part::OldClasses];
 
 impl Part {
     /// The pages of this part, each with its file.
@@ -72,6 +77,7 @@ impl Part {
             Self::Names => vec![("names.md", names::page())],
             Self::Alerts => vec![("alerts.md", alerts::page())],
             Self::Codes => vec![("codes.md", codes::page())],
+            Self::OldClasses => vec![("old-classes.md", old_classes::page())],
             Self::All => {
                 let pages = PAGES.into_iter().map(Self::pages).collect::<Result<Vec<_>, _>>()?;
                 pages.into_iter().flatten().collect()

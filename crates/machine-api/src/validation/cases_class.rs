@@ -66,6 +66,29 @@ fn a_provider_that_is_not_served(
     create(MachineClass, json!({"provider": provider})).providers(TwoDrivers(coverage)).gives(denials, warnings);
 }
 
+/// Providers of which an external driver claims one whose cloud has ended its service.
+struct WithPacket;
+
+impl Providers for WithPacket {
+    fn names(&self) -> Vec<&str> {
+        vec!["AWS", "Packet"]
+    }
+
+    fn coverage(&self) -> Coverage {
+        Coverage::Some
+    }
+
+    fn check(&self, _: &str, _: &Json<'_>, _: &mut Findings) {}
+}
+
+#[test]
+fn a_provider_whose_cloud_exists_no_more_is_served_by_a_driver_that_claims_it() {
+    let class = |provider: &str| create(MachineClass, json!({"provider": provider}));
+    class("Packet").providers(WithPacket).gives(&[], &[]);
+    let refusal = "provider: Invalid value: \"EquinixMetal\": this cloud exists no more";
+    class("EquinixMetal").providers(WithPacket).gives(&[refusal], &[]);
+}
+
 /// A stored class keeps working, even if its provider would be refused now.
 #[test]
 fn a_stored_class_of_a_misspelt_provider_can_be_changed() {

@@ -1,0 +1,206 @@
+//! Reads the objects of a migration, writes its steps, and keeps managers at rest meanwhile.
+
+use std::{io::Write, sync::Arc, time::Duration};
+
+use controller_runtime::{
+    clock::{SharedClock, SystemClock},
+    error::ApiError,
+    gate::Gate,
+    key::Target,
+    lease::{ElectionSettings, Ended, LeaderElection, Times, identity_of},
+    objects::{ListQuery, ObjectApi, Part},
+};
+use kube::{Client, api::DynamicObject};
+use machine_api::{kind::Kind, names};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    plan::{Judge, Observed, Plan, Stage, Step, USERS, plan},
+    table::OldKind,
+};
+use crate::cli::{
+    Failure,
+    cluster_objects::Resource,
+    lease_watch::{self, LeaseState},
+};
+
+/// Both Leases, in the order in which managers take them.
+const LEASES: [&str; 2] = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER];
+/// How long both Leases may take. An expired one is taken after its duration.
+const REST_WITHIN: Duration = Duration::from_secs(60);
+/// The host name in the identity of the holder.
+const HOLDER: &str = "mcm-migrate-classes";
+/// How often the objects are read again because others change them too.
+const ROUNDS: usize = 10;
+
+/// A namespace whose classes are migrated.
+pub struct Namespace {
+    client: Client,
+    name: String,
+    clock: SharedClock,
+}
+
+impl Namespace {
+    /// This namespace of the cluster.
+    pub fn new(client: Client, name: String) -> Self {
+        Self { client, name, clock: Arc::new(SystemClock::new()) }
+    }
+
+    /// Reads all objects that matter.
+    ///
+    /// # Errors
+    /// When they can't be listed; the text names the list.
+    pub async fn observe(&self) -> Result<Observed, Failure> {
+        let mut observed = Observed::default();
+        for kind in OldKind::ALL {
+            observed.old.extend(self.list(kind.resource()).await?.into_iter().map(|class| (kind, class)));
+        }
+        observed.classes = self.list(Resource::of_kind(Kind::MachineClass)).await?;
+        for kind in USERS {
+            observed.users.extend(self.list(Resource::of_kind(kind)).await?.into_iter().map(|user| (kind, user)));
+        }
+        Ok(observed)
+    }
+
+    async fn list(&self, resource: Resource) -> Result<Vec<Value>, Failure> {
+        let objects = resource.list(&self.client, ListQuery::within(&self.name)).await?;
+        objects.into_iter().map(|object| serde_json::to_value(object).map_err(Failure::run)).collect()
+    }
+
+    /// Carries out the plan of the objects, stage by stage, and reads the objects again after each stage. Returns the last plan, which has no
+    /// steps.
+    ///
+    /// # Errors
+    /// When a manager is running, or a call fails. Finished writes stay, and the next run does the rest.
+    pub async fn migrate(&self, judge: Judge<'_>, out: &mut dyn Write) -> Result<Plan, Failure> {
+        let mut rest = None;
+        let done = self.carry_out(judge, &mut rest, out).await;
+        if let Some(rest) = rest {
+            rest.end().await;
+        }
+        done
+    }
+
+    async fn carry_out(&self, judge: Judge<'_>, rest: &mut Option<Rest>, out: &mut dyn Write) -> Result<Plan, Failure> {
+        let mut refused = None;
+        for _ in 0..ROUNDS {
+            let plan = plan(&self.observe().await?, judge);
+            if !plan.obstacles.is_empty() {
+                return Err(Failure::Input(plan.obstacles.join("\n")));
+            }
+            let steps = match plan.next_stage() {
+                None => return Ok(plan),
+                Some(Stage::AnyTime(steps)) => steps,
+                Some(Stage::AtRest(_)) if rest.is_none() => {
+                    *rest = Some(Rest::begin(&self.client, &self.name, Arc::clone(&self.clock)).await?);
+                    // A manager may have changed objects until now.
+                    continue;
+                }
+                Some(Stage::AtRest(steps)) => steps,
+            };
+            for step in steps {
+                match self.write(step, rest.as_ref()).await {
+                    Ok(()) => writeln!(out, "done: {step}")?,
+                    Err(error) if is_changed(&error) && refused.as_ref() != Some(step) => {
+                        // The object has changed since it was read. A step that is refused twice in a row is refused for another reason.
+                        refused = Some(step.clone());
+                        break;
+                    }
+                    Err(error) => {
+                        let why = format!("cannot {step}: {error}; run the same command again to go on");
+                        return Err(Failure::run(anyhow::anyhow!(why)));
+                    }
+                }
+            }
+        }
+        Err(Failure::run(anyhow::anyhow!(
+            "the objects of namespace {} keep changing; stop what changes them and run the same command again",
+            self.name
+        )))
+    }
+
+    async fn write(&self, step: &Step, rest: Option<&Rest>) -> Result<(), ApiError> {
+        if let Some(rest) = rest {
+            rest.gate.may_act()?;
+        }
+        let (resource, target) = match step {
+            Step::Create { class, .. } => {
+                let class: DynamicObject =
+                    serde_json::from_value(class.clone()).map_err(|error| ApiError::Other(error.to_string()))?;
+                return Resource::of_kind(Kind::MachineClass).api(&self.client).create(&class).await.map(drop);
+            }
+            Step::Refer { kind, target, .. } => (Resource::of_kind(*kind), target),
+            Step::Release { kind, target, .. } => (kind.resource(), target),
+        };
+        let Target { key, .. } = target;
+        match step.patch() {
+            Some(patch) => resource.api(&self.client).patch(key, Part::Main, &patch).await.map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether the refusal may be a consequence of a change of the object since it was read.
+const fn is_changed(error: &ApiError) -> bool {
+    matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::AlreadyExists(_) | ApiError::Invalid(_))
+}
+
+/// Both Leases, held. While they are held, no manager leads.
+struct Rest {
+    gate: Gate,
+    stop: CancellationToken,
+    election: JoinHandle<Ended>,
+}
+
+impl Rest {
+    /// Takes both Leases.
+    ///
+    /// # Errors
+    /// When a manager renews one of them, or when they can't be taken.
+    async fn begin(client: &Client, namespace: &str, clock: SharedClock) -> Result<Self, Failure> {
+        eprintln!("taking the Leases of namespace {namespace}, so that no manager acts");
+        for name in LEASES {
+            let state = lease_watch::watch(client, namespace, name).await;
+            let state = state.map_err(|error| Failure::run(anyhow::anyhow!("cannot read Lease {name}: {error}")))?;
+            if let LeaseState::Renewed { holder } = state {
+                return Err(running(&format!("{holder} renews Lease {name}")));
+            }
+        }
+        let election = LeaderElection::over(
+            ElectionSettings {
+                namespace: namespace.to_owned(),
+                leases: LEASES.map(str::to_owned).to_vec(),
+                identity: identity_of(HOLDER, rand::random),
+                times: Times::default(),
+            },
+            client.clone(),
+            clock,
+            rand::random,
+            None,
+        );
+        let (leadership, stop) = (election.leadership(), CancellationToken::new());
+        let election = tokio::spawn(election.run(stop.clone()));
+        let rest = Self { gate: Gate::open_while(leadership.clone()), stop, election };
+        if tokio::time::timeout(REST_WITHIN, leadership.won()).await.is_err() {
+            rest.end().await;
+            return Err(running(&format!("the Leases could not be taken within {} s", REST_WITHIN.as_secs())));
+        }
+        Ok(rest)
+    }
+
+    /// Gives the Leases back.
+    async fn end(self) {
+        self.stop.cancel();
+        // An election that failed holds no Lease any more.
+        let _ = self.election.await;
+    }
+}
+
+fn running(why: &str) -> Failure {
+    Failure::Input(format!(
+        "a manager is running ({why}). Stop it, for example by `kubectl scale deployment machine-controller-manager --replicas=0`, then run the \
+         same command again to go on"
+    ))
+}
