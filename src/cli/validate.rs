@@ -271,6 +271,11 @@ fn files_below(path: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 #[cfg(test)]
+#[path = "../../tests/support/admission_cases.rs"]
+mod case_table;
+#[cfg(test)]
 mod case_tests;
+#[cfg(test)]
+mod example_tests;
 #[cfg(test)]
 mod tests;

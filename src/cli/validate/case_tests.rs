@@ -6,8 +6,13 @@ use std::{cell::RefCell, fs, sync::Arc};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde_json::json;
 
-use super::*;
-use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
+use super::{
+    case_table::{self as table, Case, cases, fits, fits_warning, holds, mismatch},
+    *,
+};
+use crate::{
+    DriverSet, drivers::ControlCluster, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings,
+};
 use driver_virtual::{SimulationOptions, VirtualCloud};
 use kube_values::field::{RuleId, Severity};
 use machine_api::{
@@ -15,18 +20,13 @@ use machine_api::{
     validation::{ControllerUsers, Coverage, Leniency, Level, NoReferences, Profile, RULES, References},
 };
 
-#[path = "../../../tests/support/admission_cases.rs"]
-mod table;
-
-use table::{Case, cases, fits, fits_warning, holds, mismatch};
-
 const NAMESPACE: &str = "default";
 
 /// The drivers that `mcm serve` has by default.
 fn drivers() -> RegisteredDrivers {
     let simulation = VirtualCloud::new(&SimulationOptions::new(jiff::Timestamp::UNIX_EPOCH)).unwrap();
-    let registry =
-        DriverSet::built_in().registry(&CloudSettings::default(), Arc::new(simulation), |_| true, |driver| driver);
+    let (clouds, control) = (CloudSettings::default(), ControlCluster::default());
+    let registry = DriverSet::built_in().registry(&clouds, &control, Arc::new(simulation), |_| true, |driver| driver);
     RegisteredDrivers::new(registry, Coverage::Some)
 }
 

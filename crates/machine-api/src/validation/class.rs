@@ -117,7 +117,11 @@ fn provider_spec_has_its_shape(
 }
 
 /// The rule id of all findings of drivers.
-pub const CLS_6: Rule = refuses_or_warns("CLS-6", "The driver has no objection to the class.", &["V118", "V133b"]);
+pub const CLS_6: Rule = refuses_or_warns(
+    "CLS-6",
+    "The driver has no objection to the class.",
+    &["V118", "V118l", "V118m", "V118n", "V133b"],
+);
 
 /// CLS-6. Drivers know only the shape of v1alpha1. For a v1beta1 class, the paths of findings are changed to the paths of the user's fields.
 fn driver_agrees(
@@ -247,11 +251,7 @@ pub const CLS_8: Rule = Rule {
         "!variables.is_class || variables.secrets.all(r, r.?namespace.orValue('') != '')",
         "secretRef, credentialsSecretRef: namespace is required",
     )],
-    ..refuses_or_warns(
-        "CLS-8",
-        "A reference to a Secret has a namespace, which is the one that is watched.",
-        &["CLS-8"],
-    )
+    ..refuses_or_warns("CLS-8", "A reference to a Secret has the namespace that is watched.", &["CLS-8"])
 };
 
 /// CLS-7 and CLS-8.

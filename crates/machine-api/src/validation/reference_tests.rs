@@ -9,18 +9,18 @@ const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
 const HEAD: &str = "\
 # Rules of admission
 
-What the webhooks and `mcm validate` demand of objects of group `machine.sapcloud.io`. This page is made from the declarations of the rules in
-`crates/machine-api/src/validation`; `WRITE_DOCS=1 cargo test -p machine-api --lib reference` writes it anew, and the same test fails when it is out of date.
+What the webhooks and `mcm validate` demand of objects of group `machine.sapcloud.io`. Each id leads to an example with the answer.
+This page is made from the declarations of the rules in `crates/machine-api/src/validation`. `WRITE_DOCS=1 cargo test -p machine-api --lib reference` writes it.
+The same test fails when it is out of date.
 
 * *Answer*: what becomes of a request that breaks the rule. `strict` is the profile of `--admission-profile=strict`. An object asks to skip a rule by the
   annotation `admission.machine.sapcloud.io/skip: META-8`. An update is not refused for what was wrong before.
-* *CEL*: where the API server judges by the rule, or by a part of it, while no webhook answers: in the definitions (`mcm manifests crds`) or in the
-  policies (`mcm manifests policies`). Types, time limits, quantities and words are in the schemas of the definitions besides.
+* *CEL*: where the API server judges by the rule, or by a part of it, while no webhook answers. *definitions*: `mcm manifests crds`; *policies*:
+  `mcm manifests policies`. The schemas of the definitions also have types, time limits, quantities and words.
 * *Controllers*: whether they stop at a stored object that breaks the rule, as the Go original did.
-* *Cases*: lines of `tests/fixtures/admission-cases.yaml` that show the rule, or tests where no line can.
 
-| Rule | What must hold | Answer | CEL | Controllers | Cases |
-| --- | --- | --- | --- | --- | --- |
+| Rule | What must hold | Answer | CEL | Controllers |
+| --- | --- | --- | --- | --- |
 ";
 
 fn answer(rule: &Rule) -> String {
@@ -41,8 +41,9 @@ fn line(rule: &Rule) -> String {
     let places = [("definitions", rule.crd_cel.is_empty()), ("policies", rule.policy_cel.is_empty())];
     let places: Vec<_> = places.iter().filter(|(_, is_empty)| !is_empty).map(|(place, _)| *place).collect();
     let controllers = if rule.original == Original::RefusesIt { "stop" } else { "" };
-    let (answer, places, cases) = (answer(rule), places.join(", "), rule.cases.join(", "));
-    format!("| {} | {} | {answer} | {places} | {controllers} | {cases} |\n", rule.id, rule.demand)
+    let (answer, places, anchor) = (answer(rule), places.join(", "), rule.id.as_str().to_lowercase());
+    let link = format!("[{}](reference/rule-examples.md#{anchor})", rule.id);
+    format!("| {link} | {} | {answer} | {places} | {controllers} |\n", rule.demand)
 }
 
 #[test]
