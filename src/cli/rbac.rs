@@ -314,6 +314,26 @@ const SIMULATION_STATE: &[Grant<'_>] = &[Grant {
     why: "VMs remembered with --simulation-state=configmap:NAME; found by label, their number is not known before",
 }];
 
+/// Rights in the namespace of the machine objects, for machines that are pods of this namespace (provider `local`).
+///
+/// With them a process can read every Secret of the namespace and become root on the hosts of its pods, so they are never part of the usual rights.
+const LOCAL_MACHINES: &[Grant<'_>] = &[
+    Grant {
+        group: "",
+        resources: &["pods"],
+        verbs: &["create", "delete", "get", "list", "patch"],
+        names: &[],
+        why: "the pods that are machines; their names are those of machines",
+    },
+    Grant {
+        group: "",
+        resources: &["secrets", "services"],
+        verbs: &["create", "patch"],
+        names: &[],
+        why: "user data and address of each machine, owned by its pod; an apply needs both verbs",
+    },
+];
+
 /// The cluster that gets the objects. The control cluster has the machine objects, the target cluster has the Nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum RightsIn {
@@ -424,9 +444,14 @@ fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
                     'bootstrap.kubernetes.io/token'";
     let policy = json!({ "spec": {
         "failurePolicy": "Fail",
-        "matchConstraints": { "resourceRules": [{
-            "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE", "DELETE"], "resources": ["secrets"],
-        }] },
+        // With its defaults: the API server compares it as a whole, and a rendering that is applied again would differ.
+        "matchConstraints": {
+            "matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
+            "resourceRules": [{
+                "apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE", "UPDATE", "DELETE"],
+                "resources": ["secrets"], "scope": "*",
+            }],
+        },
         "matchConditions": [{ "name": "the-manager", "expression": format!("request.userInfo.username == '{account}'") }],
         "variables": [{ "name": "secret", "expression": "request.operation == 'DELETE' ? oldObject : object" }],
         "validations": [{ "expression": is_token, "message": "the machine controller manager may write bootstrap tokens only" }],
@@ -435,7 +460,9 @@ fn token_policy(name: &str, namespace: &str) -> [Value; 2] {
     let binding = json!({ "spec": {
         "policyName": name,
         "validationActions": ["Deny"],
-        "matchResources": { "namespaceSelector": { "matchExpressions": [in_namespace] } },
+        "matchResources": {
+            "matchPolicy": "Equivalent", "namespaceSelector": { "matchExpressions": [in_namespace] }, "objectSelector": {},
+        },
     } });
     [
         object(POLICY, "ValidatingAdmissionPolicy", name, None, policy),
@@ -456,6 +483,15 @@ pub fn simulation_manifests(installation: &Installation<'_>) -> Vec<Value> {
         objects.extend(bound_role(&format!("{NAME}-simulation-state"), namespace, SIMULATION_STATE, home));
     }
     objects
+}
+
+/// The additional objects for machines that are pods, all in the control cluster.
+pub fn local_machine_manifests(installation: &Installation<'_>) -> Vec<Value> {
+    if !installation.cluster.has_control() {
+        return Vec::new();
+    }
+    let name = format!("{NAME}-local-machines");
+    bound_role(&name, installation.namespace, LOCAL_MACHINES, installation.service_namespace)
 }
 
 /// The additional objects for the views, all in the control cluster.
@@ -567,6 +603,7 @@ mod tests {
             SIMULATION,
             SIMULATION_LEASES,
             SIMULATION_STATE,
+            LOCAL_MACHINES,
         ];
         own.into_iter().chain(READERS.iter().map(|(_, _, grants)| *grants)).flatten()
     }
@@ -616,8 +653,8 @@ mod tests {
             let installation =
                 Installation { namespace, service_namespace: namespace, scope, half: None, cluster: RightsIn::Both };
             let views = views_manifests(namespace);
-            [manifests(&installation), simulation_manifests(&installation), token_manifests(&installation), views]
-                .concat()
+            let [local, simulation] = [local_machine_manifests(&installation), simulation_manifests(&installation)];
+            [manifests(&installation), simulation, token_manifests(&installation), local, views].concat()
         };
         let identity = |object: &Value| {
             let metadata = &object["metadata"];
@@ -697,6 +734,21 @@ mod tests {
         {
             assert!(!text.contains(&format!("{right:?}")), "{right} belongs to the target cluster");
         }
+    }
+
+    #[test]
+    fn rights_for_machines_as_pods_are_granted_only_on_request_and_in_one_namespace() {
+        let of = |cluster| {
+            let scope = WebhookScope::Cluster;
+            let installation = Installation { namespace: "mcm", service_namespace: "home", scope, half: None, cluster };
+            (local_machine_manifests(&installation), manifests(&installation))
+        };
+        let (objects, usual) = of(RightsIn::Both);
+        assert_eq!(objects.iter().map(|object| object["kind"].clone()).collect::<Vec<_>>(), ["Role", "RoleBinding"]);
+        assert!(objects.iter().all(|object| object["metadata"]["namespace"] == "mcm"));
+        assert_eq!(objects[1]["subjects"][0]["namespace"], "home");
+        assert!(usual.iter().all(|object| !objects.contains(object)));
+        assert_eq!(of(RightsIn::Target).0, Vec::<Value>::new());
     }
 
     #[test]

@@ -38,10 +38,14 @@ pub fn storage_guard() -> [Value; 2] {
             "ValidatingAdmissionPolicy",
             json!({
                 "failurePolicy": "Fail",
-                "matchConstraints": { "resourceRules": [{
-                    "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"],
-                    "resources": ["customresourcedefinitions"], "resourceNames": definitions,
-                }] },
+                // With its defaults: the API server compares it as a whole, and a rendering that is applied again would differ.
+                "matchConstraints": {
+                    "matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
+                    "resourceRules": [{
+                        "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+                        "resources": ["customresourcedefinitions"], "resourceNames": definitions, "scope": "*",
+                    }],
+                },
                 "validations": [{ "expression": holds, "message": message }],
             }),
         ),

@@ -1,4 +1,5 @@
-//! Installations over objects that exist already, and the way back from an upgrade.
+//! Installations over objects that exist already, and the way back from an upgrade. `.ci/nightly helm_4` runs all tests of the chart with Helm 4
+//! too (PK-029).
 
 use serde_json::{Value, json};
 
@@ -15,7 +16,7 @@ const KINDS: [(&str, &str); 4] = [
 ];
 
 /// Definitions as manifests of another program leave them: with another schema and without labels of Helm.
-fn definitions_of_another_program() -> String {
+pub fn definitions_of_another_program() -> String {
     let definition = |(kind, plural): (&str, &str)| {
         let version = json!({
             "name": "v1alpha1", "served": true, "storage": true, "subresources": {"status": {}},

@@ -62,11 +62,12 @@ fn without_helm(mut object: Value) -> Value {
 #[case::the_base(&[], json!({}))]
 #[case::policies(&["policies"], json!({"policies": {"enabled": true}}))]
 #[case::simulation_and_tokens(
-    &["simulation", "bootstrap-tokens"],
-    json!({"simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true}})
+    &["simulation", "bootstrap-tokens", "local-machines"],
+    json!({"simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true}, "localMachines": {"enabled": true}})
 )]
 #[case::v1beta1(&["v1beta1"], json!({"v1beta1": {"serve": true}}))]
 #[case::alerts(&["alerts"], json!({"alerts": {"enabled": true}}))]
+#[case::dashboards(&["dashboards"], json!({"dashboards": {"enabled": true}}))]
 #[case::views(&["views"], json!({"views": {"enabled": true}}))]
 #[case::cert_manager(
     &["v1beta1", "views", "cert-manager"],

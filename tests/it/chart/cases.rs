@@ -111,8 +111,11 @@ pub fn all() -> Vec<Case> {
         case(
             "simulation-and-tokens",
             DEFAULT,
-            json!({"simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true}, "flags": {"enable-simulation": true}}),
-            &[&["crds"], &["rbac", "--simulation", "--bootstrap-tokens"], &["webhooks"]],
+            json!({
+                "simulation": {"enabled": true}, "bootstrapTokens": {"enabled": true}, "localMachines": {"enabled": true},
+                "flags": {"enable-simulation": true},
+            }),
+            &[&["crds"], &["rbac", "--simulation", "--bootstrap-tokens", "--local-machines"], &["webhooks"]],
         ),
         case(
             "target-none",
@@ -131,6 +134,21 @@ pub fn all() -> Vec<Case> {
             "mcm",
             json!({"part": "target", "bootstrapTokens": {"enabled": true}, "simulation": {"enabled": true}}),
             &[&["rbac", "--cluster=target", "--bootstrap-tokens", "--simulation"]],
+        ),
+        case(
+            "machine-objects-elsewhere",
+            "mcm",
+            json!({"control": {"kubeconfig": {"secretName": "control"}}, "alerts": {"enabled": true}}),
+            &[&["rbac", "--cluster=target"], &["alerts"]],
+        ),
+        case(
+            "both-clusters-elsewhere",
+            "mcm",
+            json!({
+                "control": {"kubeconfig": {"secretName": "control", "key": "config"}}, "bootstrapTokens": {"enabled": true},
+                "target": {"mode": "kubeconfig", "kubeconfig": {"secretName": "target"}}, "simulation": {"enabled": true},
+            }),
+            &[],
         ),
         case(
             "half-of-machines",
@@ -193,6 +211,12 @@ pub fn all() -> Vec<Case> {
             &[&["crds"], &["rbac"], &["webhooks"], &["alerts"]],
         ),
         case(
+            "dashboards",
+            DEFAULT,
+            json!({"dashboards": {"enabled": true}}),
+            &[&["crds"], &["rbac"], &["webhooks"], &["dashboards"]],
+        ),
+        case(
             "alerts-with-limits",
             "mcm",
             json!({
@@ -240,7 +264,7 @@ pub fn everything() -> Case {
                 "podMonitor": {"enabled": true, "labels": {"release": "prometheus"}},
                 "serviceMonitor": {"enabled": true, "interval": "1m"},
             },
-            "alerts": {"enabled": true},
+            "alerts": {"enabled": true}, "dashboards": {"enabled": true},
             "networkPolicy": {
                 "enabled": true, "apiServers": ["192.0.2.0/24", "2001:db8::/32"],
                 "monitoring": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -274,6 +298,7 @@ pub fn everything() -> Case {
             &["policies", "--controller-users=system:serviceaccount:mcm:machine-controller-manager,alice"],
             &["apiservice"],
             &["alerts"],
+            &["dashboards"],
         ],
     )
 }

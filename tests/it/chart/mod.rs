@@ -6,6 +6,7 @@ mod adopted;
 mod base;
 mod cases;
 mod cluster;
+mod from_go;
 mod neighbours;
 mod priority;
 mod ready;
@@ -30,10 +31,11 @@ use crate::support::{
 };
 
 /// The kinds of objects that follow from code.
-const GENERATED: [&str; 13] = [
+const GENERATED: [&str; 14] = [
     "APIService",
     "ClusterRole",
     "ClusterRoleBinding",
+    "ConfigMap",
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "PrometheusRule",
@@ -121,7 +123,8 @@ fn pk_021_what_follows_from_code_equals_the_output_of_mcm_manifests() {
         };
         let mut in_chart: Vec<Value> = rendered(&helm, &case).into_iter().map(plain).collect();
         let is_hook = |object: &Value| !object["metadata"]["annotations"]["helm.sh/hook"].is_null();
-        in_chart.retain(|object| GENERATED.contains(&text(object, "/kind")) && !is_hook(object));
+        let is_extra = |object: &Value| text(object, "/metadata/name") == "extra";
+        in_chart.retain(|object| GENERATED.contains(&text(object, "/kind")) && !is_hook(object) && !is_extra(object));
         let mut printed = Vec::new();
         for command in &case.commands {
             let machines = case.values["machineNamespace"].as_str().unwrap_or(case.namespace);
@@ -132,6 +135,16 @@ fn pk_021_what_follows_from_code_equals_the_output_of_mcm_manifests() {
         in_chart.sort_by_key(by_name);
         printed.sort_by_key(by_name);
         let names = |objects: &[Value]| objects.iter().map(by_name).collect::<Vec<_>>();
+        if case.commands.is_empty() {
+            // Both clusters are elsewhere: the account has no rights here.
+            assert_eq!(
+                names(&in_chart),
+                ["\"ServiceAccount\" \"mcm\"/\"machine-controller-manager\""],
+                "{}",
+                case.name
+            );
+            continue;
+        }
         assert_eq!(names(&in_chart), names(&printed), "{}", case.name);
         for (one, other) in in_chart.iter().zip(&printed) {
             assert_eq!(one, other, "{}: {}", case.name, by_name(one));
@@ -175,6 +188,8 @@ fn definitions_outlive_the_release_unless_the_values_say_otherwise() {
 #[case::no_kubeconfig(json!({"target": {"mode": "kubeconfig"}}), "target.kubeconfig.secretName:")]
 #[case::no_namespace(json!({"machineNamespace": "Machines"}), "machineNamespace")]
 #[case::an_unread_kubeconfig(json!({"target": {"kubeconfig": {"secretName": "a"}}}), "target.mode:")]
+#[case::machine_objects_elsewhere(json!({"part": "target", "control": {"kubeconfig": {"secretName": "a"}}}), "part:")]
+#[case::an_authority_for_elsewhere(json!({"certificates": {"mode": "cert-manager"}, "control": {"kubeconfig": {"secretName": "a"}}}), "certificates.mode:")]
 #[case::no_files(json!({"certificates": {"mode": "files"}}), "certificates.secretName:")]
 #[case::unread_files(json!({"certificates": {"secretName": "a"}}), "certificates.mode:")]
 #[case::stored_but_not_served(json!({"v1beta1": {"stored": "v1beta1"}}), "v1beta1.serve:")]
@@ -219,6 +234,53 @@ fn every_deployment_starts_a_process_with_valid_flags() {
 }
 
 #[test]
+fn pk_031_pods_read_the_kubeconfigs_of_other_clusters() {
+    let Some(helm) = Helm::find("pk_031") else { return };
+    let mut values = json!({
+        "control": {"kubeconfig": {"secretName": "one", "key": "config"}},
+        "target": {"mode": "kubeconfig", "kubeconfig": {"secretName": "two"}},
+    });
+    let rendered = objects(&helm.template("elsewhere", "mcm", &values, &[]).expect("rendered"));
+    let flags = arguments(&rendered);
+    for flag in [
+        "--control-kubeconfig=/kubeconfigs/control/config",
+        "--target-kubeconfig=/kubeconfigs/target/kubeconfig",
+        "--kubeconfig-reload=exit",
+    ] {
+        assert!(flags.iter().any(|known| known == flag), "{flag}: {flags:?}");
+    }
+    let pod = &find(&rendered, "Deployment")["spec"]["template"]["spec"];
+    for (name, secret) in [("control", "one"), ("target", "two")] {
+        let volume =
+            json!({"name": format!("{name}-kubeconfig"), "secret": {"secretName": secret, "defaultMode": 0o440}});
+        assert!(pod["volumes"].as_array().is_some_and(|all| all.contains(&volume)), "{pod:#}");
+        let mount = json!({
+            "name": format!("{name}-kubeconfig"), "mountPath": format!("/kubeconfigs/{name}"), "readOnly": true,
+        });
+        let mounts = &pod["containers"][0]["volumeMounts"];
+        assert!(mounts.as_array().is_some_and(|all| all.contains(&mount)), "{pod:#}");
+    }
+    let is_of_objects =
+        |object: &&Value| ["CustomResourceDefinition", "Lease", "ClusterRole"].contains(&text(object, "/kind"));
+    assert_eq!(rendered.iter().find(is_of_objects), None, "they are in the other clusters");
+    values["flags"] = json!({"kubeconfig-reload": "never"});
+    let flags = arguments(&objects(&helm.template("elsewhere", "mcm", &values, &[]).expect("rendered")));
+    assert_eq!(
+        flags.iter().filter(|flag| flag.starts_with("--kubeconfig-reload")).collect::<Vec<_>>(),
+        ["--kubeconfig-reload=never"]
+    );
+    // The cluster with the machine objects gets a release of its own.
+    let there = json!({
+        "part": "control", "replicas": 0, "target": {"mode": "none"}, "webhooks": {"url": "https://mcm.example.org"},
+    });
+    let rendered = objects(&helm.template("there", "mcm", &there, &[]).expect("rendered"));
+    for kind in ["CustomResourceDefinition", "ValidatingWebhookConfiguration", "Lease", "ServiceAccount", "Role"] {
+        find(&rendered, kind);
+    }
+    assert_eq!(find(&rendered, "Deployment")["spec"]["replicas"], 0);
+}
+
+#[test]
 fn pk_032_without_a_target_cluster_no_right_on_its_objects_is_rendered() {
     let Some(helm) = Helm::find("pk_032") else { return };
     let values =
@@ -251,7 +313,7 @@ fn ports(value: &Value, field: &str) -> BTreeSet<i64> {
 }
 
 #[test]
-fn pk_034_the_webhook_port_is_the_same_everywhere() {
+fn pk_034_pk_039_the_webhook_port_is_the_same_everywhere_and_pods_of_a_hosts_network_are_apart() {
     let Some(helm) = Helm::find("pk_034") else { return };
     for host_network in [false, true] {
         let values =

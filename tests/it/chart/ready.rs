@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::released::{NAME, Release, bundle};
@@ -30,7 +31,7 @@ async fn create(release: &Release, name: &str, objects: &str) -> crate::support:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pk_026_after_an_installation_creations_succeed_and_replaced_webhooks_are_mended() {
+async fn pk_026_pk_047_after_an_installation_creations_succeed_and_replaced_webhooks_are_mended() {
     let Some(release) =
         Release::in_real_cluster("pk_026", "helm --wait does not see that its Deployment is ready").await
     else {
@@ -72,7 +73,7 @@ async fn pk_026_after_an_installation_creations_succeed_and_replaced_webhooks_ar
     std::fs::write(&file, list.to_string()).expect("the rig's folder is writable");
     release.rig.kubectl(&["replace", "-f", file.to_str().expect("UTF-8")]).await.succeed();
     // Until the process has written its CA bundle again, creations are refused. Afterwards none is.
-    let replaced = Instant::now();
+    let (replaced, replaced_at) = (Instant::now(), Timestamp::now());
     let mut accepted = 0;
     for index in 0.. {
         let name = format!("later-{index}");
@@ -84,4 +85,30 @@ async fn pk_026_after_an_installation_creations_succeed_and_replaced_webhooks_ar
         assert!(replaced.elapsed() < TIMEOUT, "{}\n{}", created.stderr, outside.process.log_tail());
     }
     assert!(bundle(&release.state().await).is_string());
+    for kind in ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"] {
+        let seconds = mended_at(&release, kind).await.as_second() - replaced_at.as_second();
+        assert!(seconds <= 5, "PK-047: the bundle of the {kind} came {seconds} s after the replacement");
+    }
+
+    // Another program applies the whole rendering, and the webhooks again and again. It forces nothing, and nothing differs.
+    let whole = release.rig.folder.join("rendered.yaml");
+    std::fs::write(&whole, &rendered).expect("the rig's folder is writable");
+    for (path, times) in [(&whole, 1), (&file, 10)] {
+        let path = path.to_str().expect("UTF-8");
+        for _ in 0..times {
+            release.rig.kubectl(&["apply", "--server-side", "-f", path]).await.succeed();
+        }
+        let differences = release.rig.kubectl(&["diff", "--server-side", "-f", path]).await;
+        assert!(differences.succeeded(), "PK-047: {}{}", differences.stdout, differences.stderr);
+    }
+    assert!(bundle(&release.state().await).is_string(), "PK-047: the bundle stays");
+}
+
+/// When the process has written the bundle of a webhook configuration, by the clock of the API server.
+async fn mended_at(release: &Release, kind: &str) -> Timestamp {
+    let object = release.kubectl(&["get", kind, NAME, "--show-managed-fields", "--output", "json"]).await.json();
+    let written = object["metadata"]["managedFields"].as_array().expect("managed fields");
+    let own = written.iter().find(|entry| entry["manager"] == "mcm-certs");
+    let time = own.and_then(|entry| entry["time"].as_str()?.parse().ok());
+    time.unwrap_or_else(|| panic!("the process is no writer in {written:#?}"))
 }

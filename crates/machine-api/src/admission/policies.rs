@@ -92,8 +92,11 @@ impl Policy<'_> {
         let variable = |(name, expression): &(&str, &str)| json!({ "name": name, "expression": expression });
         let mut spec = json!({
             "failurePolicy": "Ignore",
+            // With its defaults: the API server compares it as a whole, and a rendering that is applied again would differ.
             "matchConstraints": {
                 "matchPolicy": "Equivalent",
+                "namespaceSelector": {},
+                "objectSelector": {},
                 "resourceRules": [{
                     "apiGroups": [names::GROUP],
                     "apiVersions": [ApiVersion::V1alpha1.as_str()],
@@ -115,7 +118,11 @@ impl Policy<'_> {
         let mut spec = json!({ "policyName": self.name(manifests), "validationActions": self.actions });
         if let Scope::Namespace(namespace) = &manifests.scope {
             let by_name = json!({"key": "kubernetes.io/metadata.name", "operator": "In", "values": [namespace]});
-            spec["matchResources"] = json!({ "namespaceSelector": { "matchExpressions": [by_name] } });
+            spec["matchResources"] = json!({
+                "matchPolicy": "Equivalent",
+                "namespaceSelector": { "matchExpressions": [by_name] },
+                "objectSelector": {},
+            });
         }
         self.object("ValidatingAdmissionPolicyBinding", manifests, &spec)
     }

@@ -49,14 +49,30 @@ capabilities:
   - ALL
 {{- end }}
 
-{{- /* Whether this cluster has the machine objects, and with them the manager. */ -}}
-{{- define "mcm.isControl" -}}
+{{- /* Whether the manager runs in this cluster. */ -}}
+{{- define "mcm.hasPods" -}}
 {{- if ne .Values.part "target" }}true{{ end }}
+{{- end }}
+
+{{- /* Whether this cluster has the machine objects. */ -}}
+{{- define "mcm.isControl" -}}
+{{- if and (include "mcm.hasPods" .) (not .Values.control.kubeconfig.secretName) }}true{{ end }}
 {{- end }}
 
 {{- /* Whether this cluster has the Nodes. */ -}}
 {{- define "mcm.isTarget" -}}
 {{- if or (eq .Values.part "target") (and (eq .Values.part "all") (eq .Values.target.mode "same")) }}true{{ end }}
+{{- end }}
+
+{{- /* Whether the manager's account needs rights in this cluster. */ -}}
+{{- define "mcm.hasRights" -}}
+{{- if or (include "mcm.isControl" .) (include "mcm.isTarget" .) }}true{{ end }}
+{{- end }}
+
+{{- /* The clusters whose kubeconfigs the pods read: control, target. */ -}}
+{{- define "mcm.kubeconfigs" -}}
+{{- if .Values.control.kubeconfig.secretName }}control {{ end }}
+{{- if eq .Values.target.mode "kubeconfig" }}target{{ end }}
 {{- end }}
 
 {{- define "mcm.machineNamespace" -}}
@@ -131,13 +147,20 @@ replacement: {{ .Values.metrics.job | quote }}
 
 {{- define "mcm.args" -}}
 - serve
+{{- if .Values.control.kubeconfig.secretName }}
+- {{ printf "--control-kubeconfig=/kubeconfigs/control/%s" .Values.control.kubeconfig.key | quote }}
+{{- else }}
 - --control-kubeconfig=inClusterConfig
+{{- end }}
 {{- include "mcm.namespaceFlags" . }}
 - --extension-apiserver={{ .Values.views.enabled }}
 {{- if eq .Values.target.mode "none" }}
 - --target-kubeconfig=none
 {{- else if eq .Values.target.mode "kubeconfig" }}
 - {{ printf "--target-kubeconfig=/kubeconfigs/target/%s" .Values.target.kubeconfig.key | quote }}
+{{- end }}
+{{- if and (include "mcm.kubeconfigs" .) (not (hasKey .Values.flags "kubeconfig-reload")) }}
+- --kubeconfig-reload=exit
 {{- end }}
 {{- if ne (int .Values.webhooks.port) 9443 }}
 - --secure-port={{ int .Values.webhooks.port }}

@@ -59,7 +59,7 @@ pub(super) fn template() -> String {
         .replace(JOB, "{{ .Values.metrics.job }}")
         .replace(RUNBOOKS, "{{ .Values.alerts.runbookUrl }}");
     let text = Threshold::ALL.iter().fold(text, |text, limit| text.replace(&stands_for(*limit), &expression(*limit)));
-    whole_template(Condition("and .Values.alerts.enabled (include \"mcm.isControl\" .)"), &text)
+    whole_template(Condition("and .Values.alerts.enabled (include \"mcm.hasPods\" .)"), &text)
 }
 
 fn stands_for(limit: Threshold) -> String {

@@ -16,7 +16,7 @@ use kube_values::duration::GoDuration;
 const SET_BY_CHART: [(&str, &str); 13] = [
     ("admission-profile", "set webhooks.profile"),
     ("cert-mode", "set certificates.mode"),
-    ("control-kubeconfig", "the control cluster is the one that the chart is installed in"),
+    ("control-kubeconfig", "set control.kubeconfig"),
     ("controller-users", "set webhooks.controllerUsers"),
     ("extension-apiserver", "set views.enabled"),
     ("namespace", "set machineNamespace"),

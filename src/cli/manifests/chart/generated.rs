@@ -1,5 +1,5 @@
-//! The templates of the chart that follow from code: definitions, rights, webhooks, policies, guard and views. The template of the alerts
-//! is in [`super::alerts`].
+//! The templates of the chart that follow from code: definitions, rights, webhooks, policies, guard and views. The templates of
+//! alerts and dashboards are in [`super::alerts`] and [`super::dashboards`].
 //!
 //! Each comes from the function that `mcm manifests` uses, called once per combination of the settings that change its objects. What is a
 //! text in the objects (namespace, users, URL) is a placeholder here. The workload (Deployment, Service, …) is no part of this file: its
@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    alerts,
+    alerts, dashboards,
     template::{Condition, Guarded, Placeholder, choose, choose_names, to_template, variant},
 };
 use crate::{
@@ -97,21 +97,29 @@ pub fn templates() -> Vec<GeneratedTemplate> {
     let webhooks = Condition("and .Values.webhooks.enabled (include \"mcm.isControl\" .)");
     let with_policies = Condition("and .Values.policies.enabled (include \"mcm.isControl\" .)");
     let with_guard = Condition("and .Values.v1beta1.serve (include \"mcm.isControl\" .)");
+    let with_rights = Condition("include \"mcm.hasRights\" .");
     let with_views = Condition("and .Values.views.enabled (include \"mcm.isControl\" .)");
     vec![
         GeneratedTemplate { name: "alerts.yaml", text: alerts::template() },
+        GeneratedTemplate { name: "dashboards.yaml", text: dashboards::template() },
         template("crds.yaml", installed, &crds(), usual),
-        template("rbac.yaml", Condition("true"), &rights(rbac::manifests), usual),
+        template("rbac.yaml", with_rights, &rights(rbac::manifests), usual),
         template(
             "bootstrap-tokens.yaml",
-            Condition(".Values.bootstrapTokens.enabled"),
+            Condition("and .Values.bootstrapTokens.enabled (include \"mcm.hasRights\" .)"),
             &rights(rbac::token_manifests),
             usual,
         ),
         template(
             "simulation.yaml",
-            Condition(".Values.simulation.enabled"),
+            Condition("and .Values.simulation.enabled (include \"mcm.hasRights\" .)"),
             &rights(rbac::simulation_manifests),
+            usual,
+        ),
+        template(
+            "local-machines.yaml",
+            Condition("and .Values.localMachines.enabled (include \"mcm.hasRights\" .)"),
+            &rights(rbac::local_machine_manifests),
             usual,
         ),
         template("webhooks.yaml", webhooks, &webhook_configurations(), usual),

@@ -1,13 +1,17 @@
 //! `mcm manifests chart`: the generated files of the Helm chart in `deploy/charts`.
 //!
-//! What follows from code is generated: templates of definitions, rights, webhooks, policies, views and alerts ([`generated`]), and values,
+//! What follows from code is generated: templates of definitions, rights, webhooks, policies, views, alerts and
+//! dashboards ([`generated`]), and values,
 //! schema and reference of the values ([`values`], [`flags`], [`reference`]). The workload's templates are written by hand. A test compares the committed files
 //! with these functions. Source: spec/packaging §3.1.
 
 mod alert_values;
 mod alerts;
+mod cluster_values;
+mod dashboards;
 mod flags;
 mod generated;
+mod metric_values;
 mod reference;
 mod template;
 mod values;

@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::{
     alert_values::Alerts,
+    cluster_values::{Control, Target},
     flags::{self, ServeFlag},
+    metric_values::{Dashboards, Metrics},
 };
-use crate::observability::rules::DEFAULT_JOB;
 
 /// Pass-through fields of Kubernetes objects.
 pub(super) type Fields = Map<String, Value>;
@@ -27,8 +28,12 @@ struct ChartValues {
     bootstrap_tokens: Switch,
     /// Certificates of the webhooks
     certificates: Certificates,
+    /// The cluster with the machine objects, if it is not the one that the chart is installed in
+    control: Control,
     /// Definitions of the four kinds
     crds: Crds,
+    /// Dashboards for the sidecar of Grafana's chart
+    dashboards: Dashboards,
     /// Further containers of the pod, for example drivers that serve a provider on a socket
     extra_containers: Vec<Fields>,
     /// Further environment variables of the container
@@ -48,6 +53,9 @@ struct ChartValues {
     global: Fields,
     /// Image of the container
     image: Image,
+    /// Rights for machines that are pods in the namespace of the machine objects (provider local). With them the manager can make privileged
+    /// pods there
+    local_machines: Switch,
     /// Namespace of the machine objects; unset means the namespace of the release. It must exist
     #[schemars(regex(pattern = r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)?$"))]
     machine_namespace: String,
@@ -108,7 +116,9 @@ impl Default for ChartValues {
             alerts: Alerts::default(),
             bootstrap_tokens: Switch::default(),
             certificates: Certificates::default(),
+            control: Control::default(),
             crds: Crds::default(),
+            dashboards: Dashboards::default(),
             extra_containers: Vec::new(),
             extra_env: Vec::new(),
             extra_objects: Vec::new(),
@@ -118,6 +128,7 @@ impl Default for ChartValues {
             flow_control: On::default(),
             global: Fields::new(),
             image: Image::default(),
+            local_machines: Switch::default(),
             machine_namespace: String::new(),
             metrics: Metrics::default(),
             network_policy: NetworkPolicy::default(),
@@ -194,41 +205,6 @@ enum Part {
 enum Scope {
     Cluster,
     Namespace,
-}
-
-#[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Target {
-    /// Kubeconfig of the cluster with the Nodes, with mode kubeconfig
-    kubeconfig: Kubeconfig,
-    /// Where the Nodes are: same (this cluster), kubeconfig (the cluster of the kubeconfig), or none (no Node, pod or volume is touched)
-    mode: TargetMode,
-}
-
-#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[allow(dead_code)] // choices of the schema; only the default is made
-enum TargetMode {
-    #[default]
-    Same,
-    Kubeconfig,
-    None,
-}
-
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Kubeconfig {
-    /// Key of the Secret
-    #[schemars(length(min = 1))]
-    key: String,
-    /// Secret in the namespace of the release
-    secret_name: String,
-}
-
-impl Default for Kubeconfig {
-    fn default() -> Self {
-        Self { key: "kubeconfig".to_owned(), secret_name: String::new() }
-    }
 }
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -423,42 +399,6 @@ impl Default for IssuerRef {
     }
 }
 
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Metrics {
-    /// Value of the label "job" of the scrapes. The monitors set it, and the alerts select by it. Several managers need several values
-    #[schemars(regex(pattern = r#"^[^\s"'{}\\$]+$"#))]
-    job: String,
-    /// A `PodMonitor`
-    pod_monitor: Monitor,
-    /// A `ServiceMonitor`, and a Service for it
-    service_monitor: Monitor,
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Self { job: DEFAULT_JOB.to_owned(), pod_monitor: Monitor::default(), service_monitor: Monitor::default() }
-    }
-}
-
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-struct Monitor {
-    /// Whether it is installed. It needs the definitions of the Prometheus operator
-    enabled: bool,
-    /// Period between two scrapes
-    #[schemars(regex(pattern = r"^[0-9]+(ms|s|m|h)$"))]
-    interval: String,
-    /// Labels by which a Prometheus selects it
-    labels: Fields,
-}
-
-impl Default for Monitor {
-    fn default() -> Self {
-        Self { enabled: false, interval: "30s".to_owned(), labels: Fields::new() }
-    }
-}
-
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 struct NetworkPolicy {
@@ -507,7 +447,7 @@ impl Default for Priority {
     }
 }
 
-fn fields(value: Value) -> Fields {
+pub(super) fn fields(value: Value) -> Fields {
     match value {
         Value::Object(fields) => fields,
         _ => Fields::new(),

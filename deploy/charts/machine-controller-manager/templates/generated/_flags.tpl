@@ -2,7 +2,7 @@
 {{- define "mcm.refuseOwnFlags" -}}
 {{- if hasKey .Values.flags "admission-profile" }}{{ fail "flags.admission-profile: the chart sets this flag; set webhooks.profile" }}{{ end }}
 {{- if hasKey .Values.flags "cert-mode" }}{{ fail "flags.cert-mode: the chart sets this flag; set certificates.mode" }}{{ end }}
-{{- if hasKey .Values.flags "control-kubeconfig" }}{{ fail "flags.control-kubeconfig: the chart sets this flag; the control cluster is the one that the chart is installed in" }}{{ end }}
+{{- if hasKey .Values.flags "control-kubeconfig" }}{{ fail "flags.control-kubeconfig: the chart sets this flag; set control.kubeconfig" }}{{ end }}
 {{- if hasKey .Values.flags "controller-users" }}{{ fail "flags.controller-users: the chart sets this flag; set webhooks.controllerUsers" }}{{ end }}
 {{- if hasKey .Values.flags "extension-apiserver" }}{{ fail "flags.extension-apiserver: the chart sets this flag; set views.enabled" }}{{ end }}
 {{- if hasKey .Values.flags "namespace" }}{{ fail "flags.namespace: the chart sets this flag; set machineNamespace" }}{{ end }}
