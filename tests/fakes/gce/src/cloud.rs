@@ -225,7 +225,7 @@ impl Cloud {
                 let protected = query.get("deletionProtection").is_none_or(|value| value == "true");
                 let (key, instance) = self.instance(zone, parameter("resource"))?;
                 let target = Target::of(&key, "instances", &instance.value);
-                self.start(Effect::Protect(protected), target, query, &call.caller)
+                Ok(self.start(Effect::Protect(protected), target, query, &call.caller))
             }
             Method::ListInstances => {
                 let now = Instant::now();
@@ -260,7 +260,7 @@ impl Cloud {
                 }
                 let key = (zone.to_owned(), parameter("disk").to_owned());
                 let target = Target::of(&key, "disks", disk);
-                self.start(Effect::DeleteDisk, target, query, &call.caller)
+                Ok(self.start(Effect::DeleteDisk, target, query, &call.caller))
             }
             other => {
                 let path = call.path.trim_start_matches("/compute/v1/");
@@ -309,7 +309,7 @@ impl Cloud {
         let listed_at = Instant::now() + self.timing.visible_after;
         self.inserted.push(name.to_owned());
         self.instances.insert(key, Instance { value: made.instance, listed_at });
-        self.start(Effect::Insert, target, query, caller)
+        Ok(self.start(Effect::Insert, target, query, caller))
     }
 
     fn delete(&mut self, zone: &str, name: &str, query: &BTreeMap<String, String>, caller: &str) -> Answer {
@@ -333,7 +333,7 @@ impl Cloud {
         }
         let target = Target::of(&key, "instances", &instance.value);
         self.change_target(&key, &target.id.clone(), "status", json!("STOPPING"));
-        self.start(Effect::Delete, target, query, caller)
+        Ok(self.start(Effect::Delete, target, query, caller))
     }
 
     /// The operation of an earlier request with the same request id. Google: "the server … will ignore the second request". A failed operation is
@@ -357,8 +357,8 @@ impl Cloud {
         Ok(earlier.map(Operation::value))
     }
 
-    /// Begins an operation.
-    fn start(&mut self, effect: Effect, target: Target, query: &BTreeMap<String, String>, caller: &str) -> Answer {
+    /// Begins an operation, and returns it.
+    fn start(&mut self, effect: Effect, target: Target, query: &BTreeMap<String, String>, caller: &str) -> Value {
         let method = effect.method();
         let failing = self.faults.iter_mut().find_map(|fault| match &fault.what {
             FaultKind::Fail(errors) if fault.left > 0 && fault.method == method => {
@@ -373,7 +373,7 @@ impl Cloud {
         operation.errors = failing.unwrap_or_default();
         operation.request_id = query.get("requestId").cloned();
         self.operations.push(operation);
-        Ok(self.operations.last().map_or(Value::Null, Operation::value))
+        self.operations.last().map_or(Value::Null, Operation::value)
     }
 
     /// How long a call of `zoneOperations.wait` waits.

@@ -137,18 +137,17 @@ impl Model {
 
 /// The template of a path as a pattern with named groups.
 fn path_pattern(template: &str) -> Regex {
-    let mut pattern = String::from("^");
-    for piece in template.split_inclusive('}') {
+    let pieces = template.split_inclusive('}').map(|piece| {
         let (literal, name) = piece.split_once('{').unwrap_or((piece, ""));
-        pattern.push_str(&regex::escape(literal));
+        let literal = regex::escape(literal);
         let name = name.trim_end_matches('}');
-        if let Some(several) = name.strip_prefix('+') {
-            pattern.push_str(&format!("(?<{several}>.+)"));
-        } else if !name.is_empty() {
-            pattern.push_str(&format!("(?<{name}>[^/:]+)"));
+        match name.strip_prefix('+') {
+            Some(several) => format!("{literal}(?<{several}>.+)"),
+            None if name.is_empty() => literal,
+            None => format!("{literal}(?<{name}>[^/:]+)"),
         }
-    }
-    Regex::new(&format!("{pattern}$")).expect("a template is a pattern")
+    });
+    Regex::new(&format!("^{}$", pieces.collect::<String>())).expect("a template is a pattern")
 }
 
 fn collect_patterns(document: &Value, into: &mut HashMap<String, Regex>) {

@@ -508,8 +508,8 @@ async fn the_resources_of_the_project_are_readable(#[case] found: &str, #[case] 
     let rig = Rig::new().await;
     let get = async |path: String| rig.send(Verb::GET, &path, "application/json", String::new()).await;
     let project = format!("/compute/v1/projects/{PROJECT}");
-    for path in ["".to_owned(), format!("/{found}")] {
-        let (status, answer) = get(format!("{project}{path}")).await;
+    for path in [project.clone(), format!("{project}/{found}")] {
+        let (status, answer) = get(path).await;
         assert_eq!(status, 200, "{answer}");
     }
     let (status, answer) = get(format!("{project}/{absent}")).await;
