@@ -131,12 +131,13 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, by their names in log lines.
-const OURS: [&str; 20] = [
+const OURS: [&str; 22] = [
     "cloud_client",
     "controller_runtime",
     "driver_aws",
     "driver_external",
     "driver_gcp",
+    "driver_local",
     "driver_openstack",
     "driver_virtual",
     "fault_proxy",
@@ -151,6 +152,7 @@ const OURS: [&str; 20] = [
     "machine_simulation",
     "mcm",
     "mcm_metrics",
+    "mcm_traces",
     "tls_client",
 ];
 

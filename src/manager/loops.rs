@@ -105,6 +105,7 @@ impl LoopStarter<'_> {
             recorder: parts.recorder(deployment::COMPONENT),
             settings: parts.common.settings.rollout,
         });
+        let controller = controller.traced_by(parts.common.tracer.clone());
         self.run(Loop::deployments(&Arc::new(controller), &self.freeze));
     }
 
@@ -133,7 +134,8 @@ impl LoopStarter<'_> {
         let controller = controller
             .announcing_deletions(deletions)
             .counting_stale_machines(metrics.stale_machines.clone())
-            .showing_back_offs(metrics.set_back_off.clone());
+            .showing_back_offs(metrics.set_back_off.clone())
+            .traced_by(parts.common.tracer.clone());
         self.run(Loop::sets(&Arc::new(controller), &self.freeze));
     }
 
@@ -174,7 +176,8 @@ impl LoopStarter<'_> {
             freeze: self.freeze.clone(),
             settings,
             metrics: parts.common.metrics.clone(),
-        }));
+        });
+        let controller = Arc::new(controller.traced_by(parts.common.tracer.clone()));
         self.running.machines = Some(Arc::clone(&controller));
         let run = Loop::machines(&controller);
         // A cloud call that has begun may still end after the queue has stopped. Its answer is recorded.

@@ -97,6 +97,7 @@ async fn listen(
         shutdown_delay: settings.shutdown.delay,
         shutdown_timeout: settings.shutdown.timeout,
         late_requests: settings.shutdown.late_requests,
+        tracer: common.tracer.clone(),
     };
     let mut server =
         Server::bind_over(reserved, options, &certificates.handle(), &common.health, &common.metrics).await?;

@@ -42,6 +42,7 @@ use self::{
 use crate::settings::LateRequests;
 use kube_listener::{Acceptor, ConnectionLimits, RequestLimits, Stop};
 use mcm_metrics::{Listener, Metrics};
+use mcm_traces::Tracer;
 
 /// Addresses and limits of the server.
 #[derive(Clone, Debug)]
@@ -69,6 +70,8 @@ pub struct ServerOptions {
     pub shutdown_timeout: Duration,
     /// The answer to requests that arrive during the shutdown (`--shutdown-send-retry-after`).
     pub late_requests: LateRequests,
+    /// Records spans of reviews (`--tracing-endpoint`).
+    pub tracer: Tracer,
 }
 
 impl Default for ServerOptions {
@@ -85,6 +88,7 @@ impl Default for ServerOptions {
             shutdown_delay: Duration::from_secs(5),
             shutdown_timeout: Duration::from_secs(30),
             late_requests: LateRequests::FindNobody,
+            tracer: Tracer::off(),
         }
     }
 }
@@ -213,7 +217,7 @@ impl Server {
         }
         if let Some((listener, local, tls)) = secure {
             info!(address = %local, "serving webhooks");
-            let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone());
+            let webhooks = Webhooks::new(reviewer, options.requests, callers, metrics.clone(), options.tracer.clone());
             let other = webhooks::router(health.clone());
             let acceptor = acceptor(listener, Listener::Secure, Some(tls), &secure_tasks);
             let routes = Routes { webhooks: Some(webhooks), fallback, other, late: late.clone() };

@@ -11,7 +11,7 @@ use std::{
 
 use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
 use futures::future::BoxFuture;
-use http::{HeaderValue, StatusCode, header::CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode, header::CONTENT_TYPE};
 use jiff::Timestamp;
 use kube_listener::{
     Peer, Refusal as Limit,
@@ -29,6 +29,7 @@ use kube_listener::RequestLimits;
 use kube_values::duration::GoDuration;
 use machine_api::webhooks::Webhook;
 use mcm_metrics::{Listener, Metrics, OfWebhook, Panicked, Rejected, Rejection};
+use mcm_traces::{Key, OpenSpan, Outcome, Sampled, SpanKind, TraceParent, Tracer, is_sampled};
 
 /// The answer of a reviewer. The body is JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,6 +83,7 @@ pub(super) struct Webhooks {
     callers: Callers,
     metrics: Metrics,
     panics: LogLimit,
+    tracer: Tracer,
 }
 
 /// The limits of one kind of reviews. Admission and conversion have separate limits, because one write of an object may need both, and many reviews
@@ -137,6 +139,7 @@ impl Webhooks {
         limits: RequestLimits,
         callers: Callers,
         metrics: Metrics,
+        tracer: Tracer,
     ) -> Arc<Self> {
         Arc::new(Self {
             reviewer,
@@ -156,6 +159,7 @@ impl Webhooks {
             callers,
             metrics,
             panics: LogLimit::default(),
+            tracer,
         })
     }
 }
@@ -178,18 +182,41 @@ pub(super) fn router(health: Health) -> Router {
 pub(super) async fn review(webhooks: Arc<Webhooks>, webhook: Webhook, request: Request) -> Response {
     let began = Instant::now();
     let version = request.version();
+    let span = span_of(&webhooks.tracer, webhook, request.headers());
     let answer = answer(&webhooks, webhook, request, began).await;
     match webhook {
         Webhook::Convert => webhooks.metrics.conversion.duration.observe(&(), began.elapsed()),
         Webhook::Admission(_) => webhooks.metrics.admission.duration.observe(&OfWebhook { webhook }, began.elapsed()),
     }
-    match answer {
+    let response = match answer {
         Ok(answer) => answer_response(answer),
         Err(refusal) => {
             count(&webhooks.metrics, refusal);
             refusal.response(version)
         }
+    };
+    if let Some(span) = span {
+        let status = response.status();
+        let outcome = if status.is_server_error() { Outcome::Failed } else { Outcome::Fine };
+        span.with(Key::HttpStatus, i64::from(status.as_u16()).into()).end(outcome);
     }
+    response
+}
+
+/// The span of a review, if it is recorded: a child of the API server's span, or alone.
+fn span_of(tracer: &Tracer, webhook: Webhook, headers: &HeaderMap) -> Option<OpenSpan> {
+    if !tracer.is_on() {
+        return None;
+    }
+    let header = headers.get(TraceParent::HEADER).and_then(|value| value.to_str().ok());
+    let caller = header.and_then(TraceParent::parse);
+    let draw = if caller.is_none() { tracer.draw() } else { 0 };
+    let (trace, parent) = match is_sampled(caller, draw) {
+        Sampled::No => return None,
+        Sampled::InTraceOf(parent) => (parent.trace, Some(parent.span)),
+        Sampled::Alone => (tracer.new_trace(), None),
+    };
+    tracer.begin(trace, parent, SpanKind::Server, webhook.path())
 }
 
 async fn answer(

@@ -1,12 +1,16 @@
-//! The log of a manager: how much a machine says, in which form, and that no secret is in it.
+//! The log of a manager: how much a machine says, in which form, and that no secret is in it, nor anywhere else.
 
 use std::{collections::BTreeSet, time::Duration};
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Value, json};
 
 use crate::{
     fleet,
-    support::{ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, wait::expect, wait_until},
+    support::{
+        ManagerOptions, Namespace, Rig, TestManager, cluster_object::text, collector::Collector, manager::SWIFT_CLOUD,
+        wait::expect, wait_until,
+    },
 };
 use machine_controller_manager::cli::logging::fields::schema;
 
@@ -67,20 +71,37 @@ const SPEC: &str = "canary-spec-90ab17";
 /// The token in the manager's kubeconfig.
 const TOKEN: &str = "rig-manager-token";
 
+/// The secret half of the bootstrap token in this Secret.
+fn token_of(secret: &Value) -> Option<String> {
+    let encoded = secret.pointer("/data/token-secret")?.as_str()?;
+    String::from_utf8(BASE64_STANDARD.decode(encoded).ok()?).ok()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn pk_102_no_secret_is_in_logs_events_conditions_and_metrics() {
+async fn pk_102_no_secret_is_in_logs_events_conditions_traces_and_metrics() {
     let Some(rig) = Rig::own("log_lines::pk_102").await else { return };
     rig.install_crds().await;
     let namespace = rig.namespace("canaries").await;
-    let flags = vec!["-v=10".to_owned()];
-    let manager = TestManager::start(&rig, &namespace, &ManagerOptions { flags, ..ManagerOptions::default() }).await;
+    let collector = Collector::start().await;
+    let flags = vec!["-v=10".to_owned(), collector.flag.clone()];
+    // A cloud that repeats in its refusals what it got.
+    let simulation = format!(
+        "{SWIFT_CLOUD}failures:\n- {{op: create, class: failing, rate: 1, code: InvalidArgument, message: \"bad data: {DATA}\"}}\n"
+    );
+    let options = ManagerOptions { flags, simulation, ..ManagerOptions::default() };
+    let mut manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
     // The API server itself has no answer for a provider that nobody serves, so that the driver's own refusal is seen, too.
     let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "fleet"},
-        "stringData": {"userData": format!("#!/bin/sh\necho {DATA}\n"), "token": DATA}});
+        "stringData": {"userData": format!("#!/bin/sh\necho {DATA} <<BOOTSTRAP_TOKEN>>\n"), "token": DATA}});
     namespace.apply(&fleet::manifests(&namespace.name, "pool", 1, "c")).await.succeed();
     namespace.apply(&secret.to_string()).await.succeed();
-    for (name, spec) in [("tagged", json!({"tags": {"note": SPEC}})), ("wrong", json!({"nodeName": {"wrong": SPEC}}))] {
+    let specs = [
+        ("tagged", json!({"tags": {"note": SPEC}})),
+        ("wrong", json!({"nodeName": {"wrong": SPEC}})),
+        ("failing", json!({})),
+    ];
+    for (name, spec) in specs {
         let class = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineClass", "metadata": {"name": name},
             "provider": "virtual", "providerSpec": spec, "secretRef": {"name": "fleet", "namespace": namespace.name}});
         // The webhook may refuse it. Its log must not repeat the value.
@@ -96,21 +117,35 @@ async fn pk_102_no_secret_is_in_logs_events_conditions_and_metrics() {
         expect(all >= 1 && seen == all, || format!("{seen} of {all}"))
     })
     .await;
+    wait_until("the cloud's refusal to be shown, without the secret", TIMEOUT, || async {
+        let failing = namespace.get("machine", "failing").await;
+        let refusal = text(&failing, "/status/lastOperation/description").to_owned();
+        expect(refusal.contains("bad data: "), || refusal)
+    })
+    .await;
+    // A machine whose VM is refused keeps its bootstrap token.
+    let tokens = rig.kubectl(&["get", "secrets", "-n", "kube-system", "-o", "json"]).await.succeed();
+    let tokens: Value = serde_json::from_str(&tokens).expect("JSON");
+    let tokens: Vec<String> = tokens["items"].as_array().into_iter().flatten().filter_map(token_of).collect();
+    assert!(!tokens.is_empty(), "a bootstrap token");
     // A missing key makes the driver's input incomplete; its refusal must not show the rest.
     let patch = r#"{"data": {"userData": null}}"#;
     namespace.kubectl(&["patch", "secret", "fleet", "--type=merge", "-p", patch]).await.succeed();
     namespace.kubectl(&["scale", "machinedeployment", "pool", "--replicas=2"]).await.succeed();
     tokio::time::sleep(Duration::from_secs(2)).await;
 
-    let mut places = vec![("log", manager.log()), ("metrics", manager.http_get("/metrics").await)];
+    let mut places = vec![("metrics", manager.http_get("/metrics").await)];
     for (place, resource) in
         [("events", "events"), ("machines", "machines"), ("sets", "machinesets"), ("deployments", "machinedeployments")]
     {
         places.push((place, namespace.kubectl(&["get", resource, "-o", "yaml"]).await.succeed()));
     }
+    assert_eq!(manager.terminate(), 0);
+    places.extend([("log", manager.log()), ("traces", collector.text())]);
+    assert!(!collector.spans().is_empty(), "spans arrive");
     for (place, content) in &places {
         assert!(!content.is_empty(), "{place}");
-        for canary in [DATA, SPEC, TOKEN] {
+        for canary in [DATA, SPEC, TOKEN].into_iter().chain(tokens.iter().map(String::as_str)) {
             let line = content.lines().find(|line| line.contains(canary));
             assert_eq!(line, None, "{canary} is in {place}");
         }

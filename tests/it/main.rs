@@ -68,6 +68,7 @@ mod simulation_state;
 mod storage_migration;
 mod support_bundle;
 mod taken_over;
+mod traces;
 mod tutorials;
 mod uninstall;
 mod versions;

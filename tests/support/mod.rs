@@ -9,6 +9,7 @@ pub mod assets;
 pub mod backend;
 pub mod clouds;
 pub mod cluster_object;
+pub mod collector;
 #[cfg(feature = "gcp")]
 pub mod gce;
 pub mod helm;

@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use machine_driver::{
     CancellationToken, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, DriverTask, Findings, Instant,
     ListRequest, ListedVm, MachineClass, MachineRequest, OpContext, Owner, SameInstance, SecretData, Status,
-    VmIdentity, VolumeIdsRequest, async_trait, same_instance,
+    TraceParent, VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 use tokio::sync::watch;
 
@@ -190,7 +190,8 @@ impl ExternalDriver {
         let attempt = self.shared.attempts.begin(&id);
         let deadline = self.deadline(op, cx);
         let head = CallHead { request_id: id.clone(), attempt, ..self.head(cx, deadline) };
-        let answer = self.call(op, deadline, convert::machine_request(head, request)?, send).await;
+        let request = convert::machine_request(head, request)?;
+        let answer = self.call(op, (deadline, cx.trace()), request, send).await;
         if answer.is_ok() {
             self.shared.attempts.succeeded(&id);
         }
@@ -206,7 +207,7 @@ impl ExternalDriver {
     async fn call<Q: prost::Message + Clone, A: Send>(
         &self,
         op: Op,
-        deadline: Instant,
+        (deadline, trace): (Instant, Option<TraceParent>),
         request: Q,
         send: impl Fn(Client, tonic::Request<Q>) -> Answer<A> + Send + Sync,
     ) -> Result<A, Status> {
@@ -243,6 +244,9 @@ impl ExternalDriver {
             }
             let mut request = tonic::Request::new(request.clone());
             request.set_timeout(left);
+            if let Some(value) = trace.and_then(|trace| trace.to_string().parse().ok()) {
+                request.metadata_mut().insert(TraceParent::HEADER, value);
+            }
             let answer = tokio::time::timeout_at(deadline, send(session.client.clone(), request)).await;
             sent += 1;
             let version = &session.accepted.version;
@@ -297,7 +301,7 @@ impl ExternalDriver {
             return Ok(());
         }
         let answer = self
-            .call(Op::Validate, deadline, request, |mut client, request| {
+            .call(Op::Validate, (deadline, cx.trace()), request, |mut client, request| {
                 async move { client.validate(request).await.map(tonic::Response::into_inner) }.boxed()
             })
             .await;
@@ -443,7 +447,7 @@ impl Driver for ExternalDriver {
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let deadline = self.deadline(Op::List, cx);
         let request = convert::list_request(self.head(cx, deadline), &request)?;
-        self.call(Op::List, deadline, request, |mut client, request| {
+        self.call(Op::List, (deadline, cx.trace()), request, |mut client, request| {
             async move { whole_list(client.list_machines(request).await?.into_inner()).await }.boxed()
         })
         .await
@@ -469,7 +473,7 @@ impl Driver for ExternalDriver {
     async fn get_volume_ids(&self, cx: &OpContext, request: VolumeIdsRequest) -> Result<Vec<String>, Status> {
         let deadline = self.deadline(Op::Volumes, cx);
         let request = convert::volumes_request(&self.head(cx, deadline), &request)?;
-        self.call(Op::Volumes, deadline, request, |mut client, request| {
+        self.call(Op::Volumes, (deadline, cx.trace()), request, |mut client, request| {
             async move { client.get_volume_i_ds(request).await.map(|answer| answer.into_inner().volume_ids) }.boxed()
         })
         .await

@@ -12,7 +12,8 @@ use std::{
 use futures::{Stream, StreamExt as _, future::join_all, stream};
 use jiff::Timestamp;
 use machine_driver::{
-    CancellationToken, Code, Driver, Findings, MachineClass, OpContext, SameInstance, SecretData, Status, answered,
+    CancellationToken, Code, Driver, Findings, MachineClass, OpContext, SameInstance, SecretData, Status, TraceParent,
+    answered,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -170,6 +171,11 @@ fn time_left(head: &CallHead) -> Duration {
     left.map_or(DEFAULT_TIMEOUT, |left| Duration::try_from(left).unwrap_or(Duration::ZERO))
 }
 
+/// The span of the caller, from the metadata of its call.
+fn trace_of<T>(request: &tonic::Request<T>) -> Option<TraceParent> {
+    TraceParent::parse(request.metadata().get(TraceParent::HEADER)?.to_str().ok()?)
+}
+
 /// The gRPC status of a failed call, without values of the Secret.
 fn failed(secret: &SecretData, status: Status) -> tonic::Status {
     codes::to_wire(&Status { message: secret.redacted(&status.message), ..status })
@@ -241,8 +247,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<MachineRequest>,
     ) -> Result<tonic::Response<MachineResponse>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_machine_request(request.into_inner()).map_err(unreadable)?;
-        let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
+        let (cx, secret) = (self.context(&head, &request.class).traced(trace), request.secret.clone());
         let answer = answered(cx.left(), self.driver.create_machine(&cx, request)).await;
         let created = answer.map_err(|status| failed(&secret, status))?;
         Ok(tonic::Response::new(convert::wire_machine(created.vm, created.last_known_state)))
@@ -252,8 +259,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<MachineRequest>,
     ) -> Result<tonic::Response<MachineResponse>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_machine_request(request.into_inner()).map_err(unreadable)?;
-        let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
+        let (cx, secret) = (self.context(&head, &request.class).traced(trace), request.secret.clone());
         let answer = answered(cx.left(), self.driver.initialize_machine(&cx, request)).await;
         Ok(tonic::Response::new(convert::wire_machine(answer.map_err(|status| failed(&secret, status))?, None)))
     }
@@ -262,8 +270,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<MachineRequest>,
     ) -> Result<tonic::Response<DeleteMachineResponse>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_machine_request(request.into_inner()).map_err(unreadable)?;
-        let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
+        let (cx, secret) = (self.context(&head, &request.class).traced(trace), request.secret.clone());
         if request.machine.spec.provider_id.is_empty() {
             require_owner(&cx, "the VM of a machine without a provider id is deleted by its name")?;
         }
@@ -275,8 +284,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<MachineRequest>,
     ) -> Result<tonic::Response<MachineResponse>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_machine_request(request.into_inner()).map_err(unreadable)?;
-        let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
+        let (cx, secret) = (self.context(&head, &request.class).traced(trace), request.secret.clone());
         let answer = answered(cx.left(), self.driver.get_machine_status(&cx, request)).await;
         Ok(tonic::Response::new(convert::wire_machine(answer.map_err(|status| failed(&secret, status))?, None)))
     }
@@ -287,8 +297,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<ListMachinesRequest>,
     ) -> Result<tonic::Response<Self::ListMachinesStream>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_list_request(request.into_inner()).map_err(unreadable)?;
-        let (cx, secret) = (self.context(&head, &request.class), request.secret.clone());
+        let (cx, secret) = (self.context(&head, &request.class).traced(trace), request.secret.clone());
         require_owner(&cx, "VMs are listed by their owner")?;
         let answer = answered(cx.left(), self.driver.list_machines(&cx, request)).await;
         let chunks = convert::chunks(&answer.map_err(|status| failed(&secret, status))?);
@@ -299,8 +310,9 @@ impl Service for Served {
         &self,
         request: tonic::Request<GetVolumeIDsRequest>,
     ) -> Result<tonic::Response<GetVolumeIDsResponse>, tonic::Status> {
+        let trace = trace_of(&request);
         let (head, request) = convert::read_volumes_request(request.get_ref()).map_err(unreadable)?;
-        let cx = OpContext::within(time_left(&head));
+        let cx = OpContext::within(time_left(&head)).traced(trace);
         let answer = answered(cx.left(), self.driver.get_volume_ids(&cx, request)).await;
         let volume_ids = answer.map_err(|status| failed(&SecretData::default(), status))?;
         Ok(tonic::Response::new(GetVolumeIDsResponse { volume_ids, index: Vec::new() }))
@@ -342,6 +354,18 @@ impl Health for HealthService {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pk_103_a_call_may_carry_the_span_of_its_caller() {
+        let header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        for (value, expected) in [(Some(header), Some(header)), (Some("nonsense"), None), (None, None)] {
+            let mut request = tonic::Request::new(());
+            if let Some(value) = value {
+                request.metadata_mut().insert(TraceParent::HEADER, value.parse().unwrap());
+            }
+            assert_eq!(trace_of(&request).map(|trace| trace.to_string()).as_deref(), expected);
+        }
+    }
 
     #[tokio::test]
     async fn only_a_socket_without_a_listener_is_removed() {

@@ -26,6 +26,7 @@ mod news;
 mod outcomes;
 pub mod overshooting;
 pub mod refused_writes;
+pub mod rollout_traces;
 pub mod safety;
 pub mod secret;
 pub mod set;

@@ -39,6 +39,8 @@ pub use life::DriverTask;
 pub use machine_api::machine_code::Code;
 /// The objects in requests.
 pub use machine_api::v1alpha1::{Machine, MachineClass};
+/// The span of a caller, as drivers in other processes get it.
+pub use mcm_traces::TraceParent;
 pub use measured::Measured;
 pub use meter::{Meter, Operation};
 pub use owner::Owner;

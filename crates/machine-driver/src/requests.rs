@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use mcm_traces::TraceParent;
 use tokio::time::Instant;
 
 use super::{Code, Meter, Owner, Status};
@@ -18,6 +19,7 @@ pub struct OpContext {
     pub deadline: Instant,
     owner: Option<Owner>,
     counted: Option<Counted>,
+    trace: Option<TraceParent>,
 }
 
 /// The counter of requests.
@@ -30,7 +32,7 @@ struct Counted {
 impl OpContext {
     /// The context of a call that begins now, with this time limit. Its requests are not counted yet.
     pub fn within(limit: Duration) -> Self {
-        Self { deadline: Instant::now() + limit, owner: None, counted: None }
+        Self { deadline: Instant::now() + limit, owner: None, counted: None, trace: None }
     }
 
     /// The time until the deadline; zero after it.
@@ -48,6 +50,18 @@ impl OpContext {
     #[must_use]
     pub fn about(mut self, owner: Option<Owner>) -> Self {
         self.owner = owner;
+        self
+    }
+
+    /// The span of this call, for drivers in other processes. `None` if the call is not traced.
+    pub const fn trace(&self) -> Option<TraceParent> {
+        self.trace
+    }
+
+    /// The same context, as a part of this trace.
+    #[must_use]
+    pub const fn traced(mut self, trace: Option<TraceParent>) -> Self {
+        self.trace = trace;
         self
     }
 

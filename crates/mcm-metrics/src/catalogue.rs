@@ -170,6 +170,24 @@ pub struct ExtensionMetrics {
     pub audit_dropped: Counters<()>,
 }
 
+/// Traces (spec/packaging §7.2). Ours. The series exist if traces are sent.
+pub struct TraceMetrics {
+    /// `mcm_trace_spans_sent_total`: spans that the collector took.
+    pub sent: Counters<()>,
+    /// `mcm_trace_spans_dropped_total`: spans that were not delivered.
+    pub dropped: Counters<LostSpans>,
+}
+
+impl TraceMetrics {
+    /// Creates all series with 0.
+    pub fn show(&self) {
+        self.sent.add(&(), 0);
+        for reason in SpanLoss::ALL {
+            self.dropped.add(&LostSpans { reason: *reason }, 0);
+        }
+    }
+}
+
 /// All metrics that code sets when something happens.
 pub struct Catalogue {
     /// This process.
@@ -194,6 +212,8 @@ pub struct Catalogue {
     pub server: ServerMetrics,
     /// The extension API server.
     pub extension: ExtensionMetrics,
+    /// Traces.
+    pub trace: TraceMetrics,
 }
 
 impl Catalogue {
@@ -278,6 +298,10 @@ impl Catalogue {
                 requests: Counters::register(r, "mcm_extension_requests_total", "Number of requests to the extension API server, by view, verb and code.")?,
                 duration: Histograms::register(r, "mcm_extension_request_duration_seconds", "Duration of requests to the extension API server in seconds.", &exponential_buckets(0.001, 2.0, 15)?)?,
                 audit_dropped: Counters::register(r, "mcm_extension_audit_dropped_total", "Number of lines that the audit log had no room for.")?,
+            },
+            trace: TraceMetrics {
+                sent: Counters::register(r, "mcm_trace_spans_sent_total", "Number of spans that the collector took.")?,
+                dropped: Counters::register(r, "mcm_trace_spans_dropped_total", "Number of spans that were not delivered, by reason.")?,
             },
         };
         catalogue.show_from_the_start();

@@ -456,3 +456,25 @@ label_set! {
         code: &'a str = "code",
     }
 }
+
+label_values! {
+    /// Why spans were not delivered.
+    pub enum SpanLoss {
+        /// The queue was full.
+        QueueFull = "queue_full",
+        /// The collector refused them.
+        Refused = "refused",
+        /// The collector did not take them in time.
+        Unreachable = "unreachable",
+        /// The process ended.
+        Ended = "ended",
+    }
+}
+
+label_set! {
+    /// Spans that were not delivered.
+    pub struct LostSpans {
+        /// Why.
+        reason: SpanLoss = "reason",
+    }
+}

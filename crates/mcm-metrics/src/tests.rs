@@ -77,6 +77,7 @@ fn touch_everything(metrics: &Metrics) {
     metrics.extension.requests.inc(&ViewRequest { view: "machineoutlooks", verb: "list", code: "200" });
     metrics.extension.duration.observe(&OfView { view: "machineoutlooks" }, Duration::from_millis(3));
     metrics.extension.audit_dropped.inc(&());
+    metrics.trace.show();
     drop(metrics.queue("machine").added().started());
 }
 
@@ -157,6 +158,8 @@ mcm_panics_total counter view
 mcm_server_connections gauge listener
 mcm_server_panics_total counter webhook
 mcm_server_rejected_total counter listener,reason
+mcm_trace_spans_dropped_total counter reason
+mcm_trace_spans_sent_total counter
 mcm_workqueue_adds_total counter name
 mcm_workqueue_depth gauge name
 mcm_workqueue_longest_running_processor_seconds gauge name

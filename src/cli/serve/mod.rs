@@ -9,6 +9,7 @@ mod external;
 mod limits;
 mod problems;
 mod simulation;
+mod traces;
 pub mod validate;
 
 use args::ServeArgs;

@@ -1,6 +1,9 @@
 //! Reviews that get an answer, good or bad. Case numbers: spec/api-and-admission §12.4.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use http::StatusCode;
 use rstest::rstest;
@@ -9,6 +12,7 @@ use tokio::time::Instant;
 use super::rig::{Rig, head, options, until};
 use crate::server::ServerOptions;
 use kube_listener::RequestLimits;
+use mcm_traces::{Key, Outcome, Span, SpanKind, TraceParent, Tracer};
 
 fn with(requests: RequestLimits) -> ServerOptions {
     ServerOptions { requests, ..options() }
@@ -168,4 +172,40 @@ async fn requests_are_timed() {
     rig.h2().await.post("/validate", "{}").await;
     until(|| rig.metrics.render().unwrap().contains(r#"mcm_admission_duration_seconds_count{webhook="validate"} 1"#))
         .await;
+}
+
+/// The headers of a review whose caller has this `traceparent`.
+fn traced(path: &str, traceparent: Option<&str>) -> String {
+    let header = traceparent.map(|value| format!("traceparent: {value}\r\n")).unwrap_or_default();
+    head(path, 2).replacen("Content-Length", &format!("{header}Content-Length"), 1)
+}
+
+#[rstest]
+#[case::of_a_recorded_request(Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"), 1, true)]
+#[case::of_a_request_that_is_not_recorded(Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"), 100, false)]
+#[case::alone(None, 100, true)]
+#[case::one_of_the_other_ninety_nine(None, 101, false)]
+#[case::a_header_that_is_none(Some("what"), 101, false)]
+#[tokio::test]
+async fn pk_103_a_review_continues_the_span_of_the_api_server(
+    #[case] traceparent: Option<&str>,
+    #[case] draw: u64,
+    #[case] recorded: bool,
+) {
+    let spans = Arc::<Mutex<Vec<Span>>>::default();
+    let taken = Arc::clone(&spans);
+    let tracer = Tracer::new(move |span| taken.lock().unwrap().push(span), jiff::Timestamp::now, move || draw);
+    let rig = Rig::start(ServerOptions { tracer, ..options() }).await;
+    let mut raw = rig.h1().await;
+    raw.send(&format!("{}{{}}", traced("/validate?timeout=5s", traceparent))).await;
+    assert!(raw.response().await.ends_with("validate 2"));
+    let spans = spans.lock().unwrap();
+    assert_eq!(spans.len(), usize::from(recorded), "{spans:?}");
+    let caller = traceparent.and_then(TraceParent::parse);
+    for span in spans.iter() {
+        assert_eq!((span.name.as_ref(), span.kind, span.outcome), ("/validate", SpanKind::Server, Outcome::Fine));
+        assert_eq!(span.parent, caller.map(|caller| caller.span));
+        assert!(caller.is_none_or(|caller| caller.trace == span.trace));
+        assert_eq!(span.attributes, [(Key::HttpStatus, 200.into())]);
+    }
 }

@@ -22,8 +22,8 @@ use driver_external::{
 };
 use example_driver::{FolderDriver, PROVIDER};
 use machine_driver::{
-    CancellationToken, Code, Driver, ListRequest, MachineClass, OpContext, SameInstance, SecretData, VolumeIdsRequest,
-    contract,
+    CancellationToken, Code, Driver, ListRequest, MachineClass, OpContext, SameInstance, SecretData, TraceParent,
+    VolumeIdsRequest, contract,
 };
 use prost::Message as _;
 
@@ -303,6 +303,18 @@ async fn a_created_vm_without_a_provider_id_is_an_error() {
     let client = TestClient::of(&running_peer).await;
     let refused = client.driver.create_machine(&cx(), request("worker-1")).await.unwrap_err();
     assert_eq!((refused.code, refused.message.as_str()), (Code::Internal, "driver returned no providerID"));
+}
+
+#[tokio::test]
+async fn pk_103_a_call_carries_the_span_of_its_caller() {
+    let peer = Peer::new(Script::default());
+    let running_peer = RunningPeer::new(&peer);
+    let client = TestClient::of(&running_peer).await;
+    let header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    for cx in [cx().traced(TraceParent::parse(header)), cx()] {
+        client.driver.create_machine(&cx, request("worker-1")).await.unwrap();
+    }
+    assert_eq!(*peer.recorded.traces.lock().unwrap(), [Some(header.to_owned()), None]);
 }
 
 #[tokio::test]

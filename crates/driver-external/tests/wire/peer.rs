@@ -28,7 +28,9 @@ use driver_external::{
     },
 };
 use futures::{Stream, StreamExt as _, stream};
-use machine_driver::{CancellationToken, Code, Driver, Machine, MachineClass, OpContext, Owner, SecretData, Status};
+use machine_driver::{
+    CancellationToken, Code, Driver, Machine, MachineClass, OpContext, Owner, SecretData, Status, TraceParent,
+};
 use tokio::{net::UnixListener, sync::watch};
 use tonic::{Request, Response};
 
@@ -83,6 +85,8 @@ impl Default for Script {
 #[derive(Default)]
 pub struct Recorded {
     pub creations: Mutex<Vec<MachineRequest>>,
+    /// The header `traceparent` of each creation.
+    pub traces: Mutex<Vec<Option<String>>>,
     /// All calls but those for `GetInfo`.
     pub calls: Mutex<Vec<&'static str>>,
     /// The creations that run now, and the most that ran at once.
@@ -290,6 +294,8 @@ impl Service for Peer {
 
     async fn create_machine(&self, request: Request<MachineRequest>) -> Answered<MachineResponse> {
         let Script { creation, status, .. } = self.script("create");
+        let trace = request.metadata().get(TraceParent::HEADER).map(|value| value.to_str().unwrap().to_owned());
+        self.recorded.traces.lock().unwrap().push(trace);
         self.recorded.creations.lock().unwrap().push(request.into_inner());
         let running = self.recorded.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.recorded.most.fetch_max(running, Ordering::SeqCst);

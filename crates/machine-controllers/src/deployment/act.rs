@@ -25,6 +25,7 @@ use controller_runtime::{
     snapshot::Snapshot,
 };
 use machine_api::{names::deployment_reason as reason, v1alpha1::MachineSet};
+use mcm_traces::PassSpan;
 
 /// Maximum number of concurrent patches of Nodes. The rate limit of the client applies as well.
 const NODE_PATCHES_AT_ONCE: usize = 25;
@@ -68,7 +69,7 @@ impl Done {
 
 impl DeploymentController {
     /// Carries out the steps in order. Consecutive patches of Nodes run concurrently.
-    pub(super) async fn act(&self, seen: &DeploymentObservation, steps: &[Step]) -> Done {
+    pub(super) async fn act(&self, seen: &DeploymentObservation, steps: &[Step], span: &mut PassSpan) -> Done {
         let mut done = Done::default();
         let mut reread = false;
         let mut rest = steps;
@@ -95,6 +96,7 @@ impl DeploymentController {
                 // Patches of Nodes record their results themselves.
                 done.note(&step.effect, &result);
             }
+            record(these, &result, span);
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -238,6 +240,40 @@ impl DeploymentController {
             }
         }
         Ok(())
+    }
+}
+
+/// Records steps in the span of the pass, with links to the lives of machines that change their set.
+fn record(steps: &[Step], result: &Result<(), ApiError>, span: &mut PassSpan) {
+    for step in steps {
+        span.did(step.rule, name_of(&step.effect));
+        if let Effect::HandOver { machine, .. } = &step.effect {
+            span.link(machine.uid());
+        }
+    }
+    if result.is_err() {
+        span.failed();
+    }
+}
+
+/// The name of an effect, for spans.
+const fn name_of(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::AddFinalizer => "AddFinalizer",
+        Effect::RemoveFinalizer => "RemoveFinalizer",
+        Effect::WriteRevision(_) | Effect::WriteTriggerList(_) | Effect::CountCollision(_) => "PatchMachineDeployment",
+        Effect::RollBack(_) => "RollBack",
+        Effect::WriteStatus(_) => "PatchMachineDeploymentStatus",
+        Effect::CreateSet(_) => "CreateMachineSet",
+        Effect::SyncSet { .. } | Effect::SetGrowth(..) | Effect::MarkTainted(..) => "PatchMachineSet",
+        Effect::ScaleSet { .. } => "ScaleMachineSet",
+        Effect::AdoptSet(_) => "AdoptMachineSet",
+        Effect::ReleaseSet(_) => "ReleaseMachineSet",
+        Effect::DeleteSet { .. } => "DeleteMachineSet",
+        Effect::MarkMachine { .. } => "PatchMachine",
+        Effect::HandOver { .. } => "HandOverMachine",
+        Effect::ChangeNode { .. } => "PatchNode",
+        Effect::Tell(_) => "RecordEvent",
     }
 }
 

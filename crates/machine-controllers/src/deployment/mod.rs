@@ -55,7 +55,10 @@ use self::{
     plan::{Counted, Effect, Next, Plan},
     status::{Report, decide_status},
 };
-use super::{Decision, checked::Checked, refused_writes::RefusedWrites, views::ControlViews};
+use super::{
+    Decision, checked::Checked, refused_writes::RefusedWrites, rollout_traces, rollout_traces::Rollout,
+    views::ControlViews,
+};
 use crate::snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
@@ -70,6 +73,7 @@ use controller_runtime::{
     store::Store,
 };
 use machine_api::names::set_reason;
+use mcm_traces::{PassSpan, Tracer};
 
 /// Component name of the deployment controller's events.
 pub const COMPONENT: &str = "machine-controller-manager";
@@ -104,6 +108,7 @@ pub struct DeploymentController {
     deps: DeploymentDeps,
     decide: Decision<DeploymentObservation, Plan>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+    tracer: Tracer,
 }
 
 /// The memory of the controller about a deployment between passes. Losing it costs one status write, and a wait of a
@@ -123,7 +128,7 @@ struct Memory {
 impl DeploymentController {
     /// A controller with these dependencies.
     pub fn new(deps: DeploymentDeps) -> Self {
-        Self { deps, decide: Arc::new(decide::decide), memory: Mutex::default() }
+        Self { deps, decide: Arc::new(decide::decide), memory: Mutex::default(), tracer: Tracer::off() }
     }
 
     /// The same controller with another decision function. The simulation passes decisions that lack a guard, or that
@@ -131,6 +136,12 @@ impl DeploymentController {
     #[must_use]
     pub fn deciding_by(self, decide: Decision<DeploymentObservation, Plan>) -> Self {
         Self { decide, ..self }
+    }
+
+    /// The same controller, which also records its passes as parts of rollouts.
+    #[must_use]
+    pub fn traced_by(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
     }
 
     /// Runs one pass over a deployment.
@@ -143,7 +154,8 @@ impl DeploymentController {
             return Outcome::Settled;
         };
         let plan = (self.decide)(&seen);
-        let done = self.act(&seen, &plan.steps).await;
+        let mut span = PassSpan::of_rollout(&self.tracer, "reconcile MachineDeployment", || rollout_of(&seen, &plan));
+        let done = self.act(&seen, &plan.steps, &mut span).await;
         if !done.unanswered.is_empty() {
             self.memory().entry(key.clone()).or_default().unanswered.extend(done.unanswered);
         }
@@ -151,9 +163,10 @@ impl DeploymentController {
         let deployment = seen.deployment.clone();
         let after = if plan.steps.is_empty() { Some(seen) } else { self.observe(&key) };
         let written = match after {
-            Some(after) => self.write_status(&key, &after, &done.report).await,
+            Some(after) => self.write_status(&key, &after, &done.report, &mut span).await,
             None => Ok(Next::OnChange),
         };
+        span.end(("MachineDeployment", &key.namespace, &key.name));
         // If a set can't be created, a condition reports this already.
         if done.report.create_error.is_none() {
             self.report_refusal(&key, &deployment, done.error.as_ref().or(written.as_ref().err()));
@@ -196,11 +209,12 @@ impl DeploymentController {
         key: &ObjectKey,
         seen: &DeploymentObservation,
         report: &Report,
+        span: &mut PassSpan,
     ) -> Result<Next, ApiError> {
         let plan = decide_status(seen, report);
         let is_write = |effect: &Effect| matches!(effect, Effect::WriteStatus(_));
         let writes = plan.steps.iter().any(|step| is_write(&step.effect));
-        let done = self.act(seen, &plan.steps).await;
+        let done = self.act(seen, &plan.steps, span).await;
         if let Some(error) = done.error {
             return Err(error);
         }
@@ -229,4 +243,13 @@ impl DeploymentController {
     fn memory(&self) -> MutexGuard<'_, BTreeMap<ObjectKey, Memory>> {
         lock(&self.memory)
     }
+}
+
+/// The rollout that a pass with this plan belongs to.
+fn rollout_of(seen: &DeploymentObservation, plan: &Plan) -> Rollout {
+    let new = plan.steps.iter().find_map(|step| match &step.effect {
+        Effect::CreateSet(set) => set.metadata.annotations.as_ref(),
+        _ => None,
+    });
+    rollout_traces::of_deployment(&seen.deployment, seen.sets.iter().map(|seen| &seen.set), new)
 }

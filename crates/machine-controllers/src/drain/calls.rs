@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use super::{act::Evictor, progress::PodAnswer, step::PodAction};
 use controller_runtime::{gate::Gate, lock, tasks::SharedTasks};
 use machine_driver::{Code, Driver, OpContext, VolumeIdsRequest, answered};
+use mcm_traces::{Key, OpenSpan, Outcome, Place, Value};
 
 /// Maximum number of concurrent requests for names of volumes, over all drains of the process.
 const PARALLEL_NAMES: usize = 32;
@@ -122,15 +123,25 @@ impl Namer {
         (name, spec): (String, PersistentVolumeSpec),
         inbox: &Inbox,
         wake: &Wake,
+        place: Place,
     ) {
         let (driver, inbox, wake) = (Arc::clone(driver), inbox.clone(), Arc::clone(wake));
         let (slots, gate, deadline) = (Arc::clone(&self.slots), self.gate.clone(), self.deadline);
         self.tasks.spawn(Box::pin(async move {
             // The semaphore is never closed. Even without a slot, the call would still be correct.
             let _slot = slots.acquire_owned().await.ok();
-            let cx = OpContext::within(deadline);
+            let span = place.call("GetVolumeIDs");
+            let cx = OpContext::within(deadline).traced(span.as_ref().map(OpenSpan::parent_of_others));
             let call = driver.get_volume_ids(&cx, VolumeIdsRequest { volumes: vec![spec] });
-            let answer = match gate.call(answered(deadline, call)).await {
+            let answered = gate.call(answered(deadline, call)).await;
+            match (span, &answered) {
+                (Some(span), Ok(Err(status))) => {
+                    span.with(Key::Code, Value::text(status.code.as_str())).end(Outcome::Failed);
+                }
+                (Some(span), Ok(Ok(_))) => span.end(Outcome::Fine),
+                (Some(_), Err(_)) | (None, _) => {}
+            }
+            let answer = match answered {
                 Err(error) => {
                     tracing::info!(
                         kind = "PersistentVolume", name, %error,

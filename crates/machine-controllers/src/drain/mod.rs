@@ -38,6 +38,7 @@ use crate::{
 use controller_runtime::tasks::SharedTasks;
 use machine_driver::Driver;
 use mcm_metrics::Metrics;
+use mcm_traces::Place;
 
 /// Time until a refused eviction is repeated.
 pub const EVICTION_RETRY: Duration = Duration::from_secs(20);
@@ -106,6 +107,8 @@ pub struct Run {
     failures: u32,
     paused: Option<(Timestamp, Failure)>,
     counted: Option<CountedPods>,
+    /// Where calls of the driver are recorded.
+    place: Place,
 }
 
 impl Run {
@@ -120,7 +123,15 @@ impl Run {
             failures: 0,
             paused: None,
             counted: None,
+            place: Place::nowhere(),
         }
+    }
+
+    /// The same drain, whose next calls of the driver are recorded there.
+    #[must_use]
+    pub fn recorded_at(mut self, place: Place) -> Self {
+        self.place = place;
+        self
     }
 
     /// The same drain, whose pods are counted in the metric until the drain is dropped.
@@ -301,7 +312,7 @@ impl Drainer {
                 progress.named(&name, VolumeAnswer::Later, drain.now);
                 continue;
             };
-            self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake);
+            self.namer.ask(driver, (name, spec), &run.inbox, &drain.wake, run.place.clone());
         }
     }
 }

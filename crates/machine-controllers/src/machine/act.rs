@@ -2,6 +2,8 @@
 //!
 //! The first effect that fails ends the plan. [`Acted`] is the consequence of the failure for the pass.
 
+use jiff::Timestamp;
+
 use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
@@ -9,6 +11,7 @@ use super::{
     observe::class_of,
     patches::{self, Write},
     plan::{Effect, Memo, Plan, deletion_stage::DeletionStage},
+    stages::{self, Stretch},
     tokens,
 };
 use crate::snapshots::{MachineSnapshot, NodeSnapshot};
@@ -46,7 +49,13 @@ impl MachineController {
     pub(super) async fn act(&self, plan: &Plan, seen: &Observation, memory: &mut Memory, pass: &mut Pass) -> Acted {
         let mut newest = Newest { machine: seen.machine.clone(), node: seen.node.ours().cloned() };
         for effect in &plan.effects {
-            match self.effect(plan.rule, effect, seen, &mut newest, memory).await {
+            let acted = self.effect(plan.rule, effect, seen, &mut newest, memory).await;
+            if !matches!(acted, Acted::Void)
+                && let Some(name) = name_of(effect)
+            {
+                memory.span.did(plan.rule, name);
+            }
+            match acted {
                 Acted::Done if matches!(effect, Effect::RereadNode | Effect::LookForNode) => {
                     pass.node_source = NodeSource::Live;
                 }
@@ -80,12 +89,18 @@ impl MachineController {
                     let before = newest.machine.clone();
                     let written = self.write_machine(newest, write).await;
                     log_progress(rule, &before, &newest.machine);
+                    self.record_stage(&before, &newest.machine, seen.now, memory);
                     written
                 }
             },
             Effect::RemoveMachineFinalizer => {
                 let write = patches::of_machine(effect, seen, &newest.machine);
-                gone_is_done(self.write_machine(newest, write).await)
+                let removed = gone_is_done(self.write_machine(newest, write).await);
+                if removed.is_ok() {
+                    self.tracer.record(|| stages::ended_by_end(memory.stage.take(), &seen.machine, seen.now));
+                    self.tracer.record(|| stages::life(&seen.machine, seen.now));
+                }
+                removed
             }
             Effect::DeleteMachine => self.delete_machine(rule, newest).await,
             Effect::RereadMachine => return self.reread(seen).await,
@@ -156,6 +171,14 @@ impl MachineController {
         match outcome {
             Ok(()) => Acted::Done,
             Err(error) => Acted::Failed(error),
+        }
+    }
+
+    /// Records the stage that a write has ended.
+    fn record_stage(&self, before: &MachineSnapshot, now: &MachineSnapshot, at: Timestamp, memory: &mut Memory) {
+        if self.tracer.is_on() {
+            self.tracer.record(|| stages::ended_by_write(memory.stage, before, now, at));
+            memory.stage = Stretch::of(now, memory.stage);
         }
     }
 

@@ -27,7 +27,8 @@ use controller_runtime::{
     lock,
     tasks::SharedTasks,
 };
-use machine_driver::{Driver, MachineRequest, OpContext, Status, answered};
+use machine_driver::{Code, Driver, MachineRequest, OpContext, Status, answered};
+use mcm_traces::{Key, OpenSpan, Outcome, Place, Value};
 
 /// A driver call that is to be made.
 pub struct Order {
@@ -41,6 +42,8 @@ pub struct Order {
     pub request: MachineRequest,
     /// The longest time that the call may take.
     pub deadline: Duration,
+    /// Where the call is recorded.
+    pub place: Place,
 }
 
 /// The state of a machine's driver call.
@@ -159,22 +162,67 @@ impl DriverCalls {
 
 /// The driver's answer, unless the gate keeps the call from beginning or drops it.
 async fn carry_out(order: Order, target: &Target, gate: &Gate) -> Result<Answer, ApiError> {
-    let Order { rule, call, driver, request, deadline } = order;
+    let Order { rule, call, driver, request, deadline, place } = order;
     gate.may_call()?;
     if matches!(call, Call::Delete | Call::DeleteStale) {
         gate.permit(Destruction::Vm, rule, target)?;
     }
-    gate.call(perform(call, &*driver, request, deadline)).await
+    gate.call(perform(call, &*driver, request, deadline, &place)).await
 }
 
-async fn perform(call: Call, driver: &dyn Driver, request: MachineRequest, deadline: Duration) -> Answer {
-    let cx = OpContext::within(deadline);
-    match call {
+async fn perform(
+    call: Call,
+    driver: &dyn Driver,
+    request: MachineRequest,
+    deadline: Duration,
+    place: &Place,
+) -> Answer {
+    let span = place.call(operation(call)).map(|span| span.with(Key::Provider, Value::text(&request.class.provider)));
+    let cx = OpContext::within(deadline).traced(span.as_ref().map(OpenSpan::parent_of_others));
+    let answer = match call {
         Call::Status => Answer::Status(answered(deadline, driver.get_machine_status(&cx, request)).await),
         Call::Create => Answer::Created(answered(deadline, driver.create_machine(&cx, request)).await),
         Call::Initialize => Answer::Initialized(answered(deadline, driver.initialize_machine(&cx, request)).await),
         Call::Delete => Answer::Deleted(answered(deadline, driver.delete_machine(&cx, request)).await),
         Call::DeleteStale => Answer::DeletedStale(answered(deadline, driver.delete_machine(&cx, request)).await),
+    };
+    // Only the code: the text of a refusal could contain anything.
+    match (span, refusal(&answer)) {
+        (Some(span), Some(status)) => {
+            // These are answers, as in the metrics of requests.
+            let is_answer = matches!(status.code, Code::NotFound | Code::Uninitialized);
+            let outcome = if is_answer { Outcome::Fine } else { Outcome::Failed };
+            span.with(Key::Code, Value::text(status.code.as_str())).end(outcome);
+        }
+        (Some(span), None) => span.end(Outcome::Fine),
+        (None, _) => {}
+    }
+    answer
+}
+
+/// The operation of the contract with drivers.
+const fn operation(call: Call) -> &'static str {
+    match call {
+        Call::Status => "GetMachineStatus",
+        Call::Create => "CreateMachine",
+        Call::Initialize => "InitializeMachine",
+        Call::Delete | Call::DeleteStale => "DeleteMachine",
+    }
+}
+
+/// The status of a call that failed.
+const fn refusal(answer: &Answer) -> Option<&Status> {
+    match answer {
+        Answer::Created(Err(status))
+        | Answer::Status(Err(status))
+        | Answer::Initialized(Err(status))
+        | Answer::Deleted(Err(status))
+        | Answer::DeletedStale(Err(status)) => Some(status),
+        Answer::Created(Ok(_))
+        | Answer::Status(Ok(_))
+        | Answer::Initialized(Ok(_))
+        | Answer::Deleted(Ok(_))
+        | Answer::DeletedStale(Ok(_)) => None,
     }
 }
 

@@ -13,6 +13,7 @@ use super::{
         Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles, VmCheck, ailments::Ailments,
     },
     retry::{DeleteReaction, after_failed_deletion},
+    stages::Stretch,
     standing::{Standing, Stated},
 };
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     snapshots::MachineSnapshot,
 };
 use controller_runtime::key::Target;
+use mcm_traces::PassSpan;
 
 /// The memory of this process about a machine.
 #[derive(Debug)]
@@ -56,6 +58,10 @@ pub struct Memory {
     pub refused: RefusedWrites,
     /// The outcome of a write is unknown: read the machine before deciding again.
     pub reread: bool,
+    /// The stage of the machine's life, if lives are recorded.
+    pub stage: Option<Stretch>,
+    /// What the pass under way has done, if passes are recorded.
+    pub span: PassSpan,
 }
 
 /// A bootstrap token in memory.
@@ -88,6 +94,8 @@ impl Memory {
             news: News::default(),
             refused: RefusedWrites::default(),
             reread: false,
+            stage: None,
+            span: PassSpan::default(),
         }
     }
 
@@ -111,6 +119,8 @@ impl Memory {
             news: News::default(),
             refused: RefusedWrites::default(),
             reread: false,
+            stage: None,
+            span: PassSpan::default(),
         }
     }
 

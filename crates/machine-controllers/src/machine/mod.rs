@@ -27,6 +27,7 @@ mod reconcile;
 pub mod retry;
 pub mod routing;
 pub mod settings;
+pub mod stages;
 pub mod standing;
 #[cfg(test)]
 mod testing;
@@ -74,6 +75,7 @@ use controller_runtime::{
 use machine_api::v1alpha1::MachineClass;
 use machine_driver::{Registry, SecretData};
 use mcm_metrics::Metrics;
+use mcm_traces::Tracer;
 
 /// Component name of the machine half's events.
 pub const COMPONENT: &str = "machine-controller";
@@ -231,6 +233,7 @@ pub struct MachineController {
     permits: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// When the first pass began. An earlier process made every request that is older than this.
     began: OnceLock<Timestamp>,
+    tracer: Tracer,
 }
 
 /// A class and its Secrets that a driver call used.
@@ -282,6 +285,7 @@ impl MachineController {
             last_good: Mutex::default(),
             permits: Mutex::default(),
             began: OnceLock::new(),
+            tracer: Tracer::off(),
         }
     }
 
@@ -289,6 +293,13 @@ impl MachineController {
     #[must_use]
     pub fn deciding_by(mut self, decision: Decision<Observation, Plan>) -> Self {
         self.decision = decision;
+        self
+    }
+
+    /// The same controller, which also records the lives of machines.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Tracer) -> Self {
+        self.tracer = tracer;
         self
     }
 

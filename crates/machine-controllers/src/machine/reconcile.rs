@@ -17,6 +17,7 @@ use super::{
     plan::{Next, reporting::REPORTED_AFTER, waits::Wait},
     retry::{RetryPeriod, tried_again},
     settings::CallDeadlines,
+    stages::{self, Stretch},
 };
 use crate::{
     drain::{self, Drain, Run, observe::DrainLimits, order::DrainOrder, step::DrainResult},
@@ -36,6 +37,7 @@ use controller_runtime::{
 use kube_values::duration::GoDuration;
 use machine_api::names::{label, machine_reason};
 use machine_driver::{Code, Driver, MachineRequest, Status};
+use mcm_traces::PassSpan;
 
 /// Answers that a stopping process records at the same time.
 const RECORDED_AT_ONCE: usize = 20;
@@ -50,7 +52,9 @@ impl MachineController {
             return Outcome::Settled;
         };
         let mut memory = self.take_memory(&key, &machine);
+        memory.span = PassSpan::of_life(&self.tracer, stages::PASS, machine.uid());
         let outcome = self.pass(&key, &mut memory).await;
+        std::mem::take(&mut memory.span).end((stages::KIND, &key.namespace, &key.name));
         if self.views.machines.get(&key).is_some() {
             lock(&self.memories).insert(key, memory);
         } else {
@@ -95,6 +99,9 @@ impl MachineController {
             self.take_answer(&machine, memory);
             let seen = self.observe(&machine, memory, &pass);
             memory.keep(&seen);
+            if self.tracer.is_on() {
+                memory.stage = Stretch::of(&machine, memory.stage);
+            }
             let plan = (self.decision)(&seen);
             tracing::debug!(
                 kind = "Machine",
@@ -116,11 +123,13 @@ impl MachineController {
                         error = ?trouble,
                         "effect failed"
                     );
+                    memory.span.failed();
                     self.report_trouble(&seen, &trouble, memory);
                     pass.troubles.push(trouble);
                     continue;
                 }
                 Acted::Failed(error) => {
+                    memory.span.failed();
                     self.report_refusal(&machine, Some(&error), memory);
                     return failure(key, plan.rule, &error);
                 }
@@ -267,7 +276,8 @@ impl MachineController {
             }
         };
         memory.flow.ask(call, inputs, seen.now);
-        let order = Order { rule, call, driver, request, deadline: deadline(call, self.settings.deadlines) };
+        let (deadline, place) = (deadline(call, self.settings.deadlines), memory.span.place());
+        let order = Order { rule, call, driver, request, deadline, place };
         if !self.calls.start(&target, order) {
             tracing::debug!(
                 kind = "Machine", namespace = target.key.namespace, name = target.key.name, operation = ?call,
@@ -340,8 +350,9 @@ impl MachineController {
         if !target.drainer.views().ready() {
             return DrainState::Warming;
         }
-        let mut run =
-            Run::ordered(memory.drain.take(), order.clone(), self.drain_memory).counted_by(self.measures.metrics());
+        let mut run = Run::ordered(memory.drain.take(), order.clone(), self.drain_memory)
+            .counted_by(self.measures.metrics())
+            .recorded_at(memory.span.place());
         let driver = class_of(&self.views, &seen.machine)
             .and_then(|class| self.drivers.driver_for(&class.provider).ok().cloned());
         let (wake, key) = (Arc::clone(&self.wake), seen.machine.key());

@@ -34,6 +34,7 @@ use machine_api::{
     names::set_reason,
     v1alpha1::{OperationType, controller_of},
 };
+use mcm_traces::PassSpan;
 
 /// Maximum number of concurrent deletions (D-31). The rate limit of the client applies as well.
 const DELETIONS_AT_ONCE: usize = 25;
@@ -127,6 +128,21 @@ fn replica_failure(
     is_told.then(|| ReplicaFailure::after(reason, format!("{what}: {error}"), seen))
 }
 
+/// The name of an effect, for spans.
+const fn name_of(effect: &Effect) -> &'static str {
+    match effect {
+        Effect::AddFinalizer => "AddFinalizer",
+        Effect::RemoveFinalizer => "RemoveFinalizer",
+        Effect::WriteStatus(_) => "PatchMachineSetStatus",
+        Effect::Adopt(_) => "AdoptMachine",
+        Effect::Release(_) => "ReleaseMachine",
+        Effect::Keep(..) | Effect::SyncTemplate { .. } => "PatchMachine",
+        Effect::CreateMachine(_) | Effect::CreateUnlessThere(_) => "CreateMachine",
+        Effect::DeleteMachine { .. } => "DeleteMachine",
+        Effect::Tell(_) => "RecordEvent",
+    }
+}
+
 fn is_creation(step: &Step) -> bool {
     matches!(step.effect, Effect::CreateMachine(_) | Effect::CreateUnlessThere(_))
 }
@@ -137,7 +153,7 @@ fn is_deletion(step: &Step) -> bool {
 
 impl SetController {
     /// Carries out the steps in order. Consecutive creations run together, and so do consecutive deletions.
-    pub(super) async fn act(&self, seen: &SetObservation, steps: &[Step]) -> Done {
+    pub(super) async fn act(&self, seen: &SetObservation, steps: &[Step], span: &mut PassSpan) -> Done {
         let mut done = Done::default();
         let mut reread = false;
         let mut rest = steps;
@@ -170,6 +186,9 @@ impl SetController {
                     Ok(())
                 }
             };
+            if span.is_on() {
+                self.record(these, &result, span);
+            }
             if let Err(error) = result {
                 done.error = Some(error);
                 return done;
@@ -177,6 +196,27 @@ impl SetController {
         }
         done.error = done.passed_over.take();
         done
+    }
+
+    /// Records steps in the span of the pass, with links to the lives of their machines.
+    fn record(&self, steps: &[Step], result: &Result<(), ApiError>, span: &mut PassSpan) {
+        for step in steps {
+            span.did(step.rule, name_of(&step.effect));
+            match &step.effect {
+                // The store has the machines that were created.
+                Effect::CreateMachine(machine) | Effect::CreateUnlessThere(machine) => {
+                    if let Some(machine) = self.deps.views.machines.get(&ObjectKey::of(&**machine)) {
+                        span.link(machine.uid());
+                    }
+                }
+                Effect::DeleteMachine { machine, .. } => span.link(&machine.uid),
+                Effect::Adopt(machine) | Effect::Release(machine) => span.link(machine.uid()),
+                _ => {}
+            }
+        }
+        if result.is_err() {
+            span.failed();
+        }
     }
 
     async fn patch_set(&self, set: &SetSnapshot, effect: &Effect) -> Result<(), ApiError> {

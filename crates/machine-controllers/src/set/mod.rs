@@ -46,7 +46,10 @@ use self::{
     plan::{Effect, Plan},
     unanswered::Unanswered,
 };
-use super::{Decision, checked::Checked, deletions::Deletions, refused_writes::RefusedWrites, views::ControlViews};
+use super::{
+    Decision, checked::Checked, deletions::Deletions, refused_writes::RefusedWrites, rollout_traces,
+    views::ControlViews,
+};
 use crate::snapshots::{MachineSnapshot, NodeSnapshot, SetSnapshot};
 use controller_runtime::{
     clock::SharedClock,
@@ -62,6 +65,7 @@ use controller_runtime::{
 };
 use machine_api::names::set_reason;
 use mcm_metrics::{Counters, Gauges, OfSet};
+use mcm_traces::{PassSpan, Tracer};
 
 /// Component name of the set controller's events.
 pub const COMPONENT: &str = "machineset-controller";
@@ -124,6 +128,7 @@ pub struct SetController {
     deletions: Option<Deletions>,
     random: Mutex<ChaCha8Rng>,
     memory: Mutex<BTreeMap<ObjectKey, Memory>>,
+    tracer: Tracer,
 }
 
 impl SetController {
@@ -139,6 +144,7 @@ impl SetController {
             deletions: None,
             random,
             memory: Mutex::default(),
+            tracer: Tracer::off(),
         }
     }
 
@@ -161,6 +167,12 @@ impl SetController {
         Self { back_offs: Some(gauges), ..self }
     }
 
+    /// The same controller, which also records its passes as parts of rollouts.
+    #[must_use]
+    pub fn traced_by(self, tracer: Tracer) -> Self {
+        Self { tracer, ..self }
+    }
+
     /// The same controller, which also announces the machines that it deletes.
     #[must_use]
     pub fn announcing_deletions(self, deletions: Deletions) -> Self {
@@ -180,7 +192,10 @@ impl SetController {
             return Outcome::Settled;
         };
         let plan = (self.decisions.set)(&seen);
-        let done = self.act(&seen, &plan.steps).await;
+        let mut span = PassSpan::of_rollout(&self.tracer, "reconcile MachineSet", || {
+            rollout_traces::of_set(&seen.set, &self.deps.views)
+        });
+        let done = self.act(&seen, &plan.steps, &mut span).await;
         self.remember(&key, |memory| {
             if done.error.is_none() {
                 memory.unanswered.carried_out(&plan.steps);
@@ -192,10 +207,14 @@ impl SetController {
         let after = if plan.steps.is_empty() {
             SetObservation { failure: None, ..seen }
         } else {
-            let Some(after) = self.observe(&key) else { return Outcome::Settled };
+            let Some(after) = self.observe(&key) else {
+                span.end(("MachineSet", &key.namespace, &key.name));
+                return Outcome::Settled;
+            };
             after
         };
-        let written = self.write_status(&key, &after).await;
+        let written = self.write_status(&key, &after, &mut span).await;
+        span.end(("MachineSet", &key.namespace, &key.name));
         // If machines can't be created or deleted, a condition says so already.
         if after.failure.is_none() {
             self.report_refusal(&key, &after.set, done.error.as_ref().or(written.as_ref().err()));
@@ -215,10 +234,15 @@ impl SetController {
         }
     }
 
-    async fn write_status(&self, key: &ObjectKey, seen: &SetObservation) -> Result<Plan, ApiError> {
+    async fn write_status(
+        &self,
+        key: &ObjectKey,
+        seen: &SetObservation,
+        span: &mut PassSpan,
+    ) -> Result<Plan, ApiError> {
         let plan = (self.decisions.status)(seen);
         let writes = plan.steps.iter().any(|step| matches!(step.effect, Effect::WriteStatus(_)));
-        let done = self.act(seen, &plan.steps).await;
+        let done = self.act(seen, &plan.steps, span).await;
         if let Some(error) = done.error {
             return Err(error);
         }

@@ -19,6 +19,7 @@ use controller_runtime::{
     tasks::TokioTasks,
 };
 use machine_driver::{Driver, MachineRequest, SecretData};
+use mcm_traces::Place;
 
 async fn wait(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
@@ -102,6 +103,7 @@ async fn a_call_that_waits_for_a_slot_never_begins(#[case] end: End) {
         driver: Arc::clone(&world.cloud) as Arc<dyn Driver>,
         request: MachineRequest { machine: Arc::default(), class: Arc::default(), secret: SecretData::default() },
         deadline: Duration::from_secs(60),
+        place: Place::nowhere(),
     };
     let of = |name: &str| Target { key: ObjectKey::new("ns", name), uid: "u".to_owned() };
     assert!(calls.start(&of("a"), order()) && calls.start(&of("b"), order()));
