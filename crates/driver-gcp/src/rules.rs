@@ -9,6 +9,7 @@ use kube_values::{
 };
 use machine_api::validation::{CLS_6, Node};
 use machine_driver::OwnerTags;
+use serde_json::Value;
 
 use crate::names::is_name;
 
@@ -30,7 +31,8 @@ pub const USER_DATA_KEY: &str = "user-data";
 pub const TERMINATE: &str = "TERMINATE";
 const MIGRATE: &str = "MIGRATE";
 const DISK_INTERFACES: [&str; 2] = ["NVME", "SCSI"];
-const PROVISIONING_MODELS: [&str; 2] = ["SPOT", "STANDARD"];
+const SPOT: &str = "SPOT";
+const PROVISIONING_MODELS: [&str; 2] = [SPOT, "STANDARD"];
 const TERMINATION_ACTIONS: [&str; 2] = ["DELETE", "STOP"];
 const RESERVATIONS: [&str; 3] = ["ANY_RESERVATION", "NO_RESERVATION", "SPECIFIC_RESERVATION"];
 
@@ -182,8 +184,25 @@ fn scheduling(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
         Some(policy) => found.not_supported(RULE, maintenance, policy, &[MIGRATE, TERMINATE]),
     }
     one_of(scheduling.get("provisioningModel"), &PROVISIONING_MODELS, found, || path.child("provisioningModel"));
+    may_be_stopped(scheduling, path, found);
     let action = scheduling.get("instanceTerminationAction");
     one_of(action, &TERMINATION_ACTIONS, found, || path.child("instanceTerminationAction"));
+}
+
+/// GCE refuses instances that it may stop and that must run on. This is a warning, because the Go driver creates classes with these fields.
+fn may_be_stopped(scheduling: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    let is_spot = scheduling.get("provisioningModel").text() == Some(SPOT);
+    if !is_spot && !scheduling.get("preemptible").is_true() {
+        return;
+    }
+    if scheduling.get("automaticRestart").is_true() {
+        let detail = "GCE refuses it for preemptible and spot instances";
+        found.warn(RULE, path.child("automaticRestart"), Value::Bool(true), detail);
+    }
+    if scheduling.get("onHostMaintenance").text() == Some(MIGRATE) {
+        let detail = "GCE refuses it for preemptible and spot instances, use \"TERMINATE\" instead";
+        found.warn(RULE, path.child("onHostMaintenance"), MIGRATE, detail);
+    }
 }
 
 /// The driver finds the instances of a class, and deletes them, by these tags.

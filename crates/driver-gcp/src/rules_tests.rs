@@ -3,7 +3,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
 use rstest::rstest;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
@@ -70,4 +70,21 @@ fn a_class_is_checked(#[case] patch: Value, #[case] expected: &[&str]) {
     let mut found = Findings::new();
     provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), &mut found);
     assert_eq!(found.errors().map(ToString::to_string).collect::<Vec<_>>(), expected);
+}
+
+const RESTARTS: &str = "providerSpec.scheduling.automaticRestart: GCE refuses it for preemptible and spot instances";
+const MIGRATES: &str = "providerSpec.scheduling.onHostMaintenance: GCE refuses it for preemptible and spot instances, use \"TERMINATE\" instead";
+
+#[rstest]
+#[case::a_usual_instance(json!({"automaticRestart": true}), &[])]
+#[case::a_preemptible_instance(json!({"automaticRestart": true, "preemptible": true}), &[RESTARTS, MIGRATES])]
+#[case::a_spot_instance(json!({"provisioningModel": "SPOT"}), &[MIGRATES])]
+#[case::a_good_spot_instance(json!({"provisioningModel": "SPOT", "onHostMaintenance": "TERMINATE"}), &[])]
+fn fields_that_gce_refuses_together_are_warned_about(#[case] scheduling: Value, #[case] expected: &[&str]) {
+    let mut spec = good();
+    json_patch::merge(&mut spec, &json!({"scheduling": scheduling}));
+    let mut found = Findings::new();
+    provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), &mut found);
+    assert!(!found.denies());
+    assert_eq!(found.warnings().collect::<Vec<_>>(), expected);
 }
