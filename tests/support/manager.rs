@@ -54,6 +54,7 @@ latency:
 /// A running `mcm serve`.
 pub struct TestManager {
     process: Process,
+    program: PathBuf,
     folder: PathBuf,
     name: String,
     arguments: Vec<String>,
@@ -69,6 +70,17 @@ impl TestManager {
 
     /// The same with a given name, for a namespace with several managers.
     pub async fn start_as(name: &str, rig: &Arc<Rig>, namespace: &Namespace, options: &ManagerOptions) -> Self {
+        Self::start_program(Path::new(MCM), name, rig, namespace, options).await
+    }
+
+    /// The same with another program, such as an earlier release.
+    pub async fn start_program(
+        program: &Path,
+        name: &str,
+        rig: &Arc<Rig>,
+        namespace: &Namespace,
+        options: &ManagerOptions,
+    ) -> Self {
         let (http_port, secure_port) = (free_port(), free_port());
         let name = name.to_owned();
         let simulation = simulation_file(&rig.folder, &name);
@@ -95,8 +107,9 @@ impl TestManager {
         ]
         .to_vec();
         arguments.extend(options.flags.iter().cloned());
-        let process = Process::start(&rig.folder, &name, Path::new(MCM), &arguments);
-        let mut manager = Self { process, folder: rig.folder.clone(), name, arguments, http_port, secure_port };
+        let process = Process::start(&rig.folder, &name, program, &arguments);
+        let (program, folder) = (program.to_path_buf(), rig.folder.clone());
+        let mut manager = Self { process, program, folder, name, arguments, http_port, secure_port };
         manager.wait_until_ready().await;
         manager
     }
@@ -137,7 +150,7 @@ impl TestManager {
     /// until the new process is ready.
     pub fn restart(&mut self) {
         self.process.kill();
-        self.process = Process::start(&self.folder, &self.name, Path::new(MCM), &self.arguments);
+        self.process = Process::start(&self.folder, &self.name, &self.program, &self.arguments);
     }
 
     /// Like [`Self::restart`], with further flags from now on.
