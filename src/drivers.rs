@@ -4,18 +4,30 @@ use std::sync::Arc;
 
 use driver_aws::AwsClasses;
 use driver_gcp::GcpClasses;
+use driver_local::LocalClasses;
 use driver_openstack::OpenStackClasses;
 use machine_driver::{ClassRules, Driver, Registry};
 
 use crate::settings::CloudSettings;
-#[cfg(any(feature = "aws", feature = "gcp", feature = "openstack"))]
+#[cfg(any(feature = "aws", feature = "gcp", feature = "local", feature = "openstack"))]
 use crate::settings::CodeDetail;
 
 /// The drivers of a program. Clones share the drivers that `main` adds.
 #[derive(Clone, Default)]
 pub struct DriverSet {
     clouds: &'static [Cloud],
+    pods: PodsAsMachines,
     added: Vec<Arc<dyn Driver>>,
+}
+
+/// Whether machines can be pods.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum PodsAsMachines {
+    /// They can't.
+    #[default]
+    Refused,
+    /// They can, if the driver is compiled in.
+    Allowed,
 }
 
 /// A cloud whose driver is compiled in.
@@ -30,13 +42,13 @@ pub(crate) struct Cloud {
 impl DriverSet {
     /// The built-in drivers only.
     pub fn built_in() -> Self {
-        Self { clouds: CLOUDS, added: Vec::new() }
+        Self { clouds: CLOUDS, pods: PodsAsMachines::Allowed, added: Vec::new() }
     }
 
-    /// The same set without the drivers of clouds, so that no request leaves this host.
+    /// The same set without the drivers of clouds and of other clusters, so that no request leaves this host.
     #[must_use]
     pub(crate) fn without_clouds(self) -> Self {
-        Self { clouds: &[], ..self }
+        Self { clouds: &[], pods: PodsAsMachines::Refused, ..self }
     }
 
     /// Adds a driver. It serves its `provider` strings, also strings that the virtual cloud would impersonate. When two
@@ -58,21 +70,25 @@ impl DriverSet {
     #[cfg(feature = "external")]
     pub(crate) fn to_serve(&self, settings: &CloudSettings) -> Vec<Arc<dyn Driver>> {
         let clouds = self.clouds.iter().map(|cloud| (cloud.driver)(settings));
-        clouds.chain(self.added.iter().cloned()).collect()
+        let pods = self.pods_as_machines(settings, &ControlCluster::default());
+        clouds.chain(pods).chain(self.added.iter().cloned()).collect()
     }
 
     /// The drivers of the wanted providers, and the rules for their classes. `simulation` is the virtual cloud. It serves the
-    /// providers that it impersonates, even when their own driver is compiled in. `wrap` is applied to each driver.
+    /// providers that it impersonates, even when their own driver is compiled in. `control` is the cluster with the pods of classes that name no
+    /// other. `wrap` is applied to each driver.
     pub(crate) fn registry(
         &self,
         settings: &CloudSettings,
+        control: &ControlCluster,
         simulation: Arc<dyn Driver>,
         is_wanted: impl Fn(&str) -> bool,
         wrap: impl Fn(Arc<dyn Driver>) -> Arc<dyn Driver>,
     ) -> Registry {
         let mut registry = Registry::new();
         let clouds = self.clouds.iter().map(|cloud| (cloud.driver)(settings));
-        for driver in clouds.chain([simulation]).chain(self.added.iter().cloned()).map(wrap) {
+        let pods = self.pods_as_machines(settings, control);
+        for driver in clouds.chain(pods).chain([simulation]).chain(self.added.iter().cloned()).map(wrap) {
             for provider in driver.info().providers.iter().filter(|provider| is_wanted(provider)) {
                 registry.register_as(provider, &driver);
             }
@@ -81,6 +97,47 @@ impl DriverSet {
             registry.register_rules(rules);
         }
         registry
+    }
+
+    /// The driver that makes pods, if there is one.
+    #[cfg(feature = "local")]
+    fn pods_as_machines(&self, settings: &CloudSettings, control: &ControlCluster) -> Option<Arc<dyn Driver>> {
+        use driver_local::{ErrorCodes, LocalDriver, LocalOptions};
+
+        if self.pods == PodsAsMachines::Refused {
+            return None;
+        }
+        let codes = match settings.codes {
+            CodeDetail::Fine => ErrorCodes::Fine,
+            CodeDetail::AsGo => ErrorCodes::AsGo,
+        };
+        let template = settings.pod_template.clone();
+        Some(Arc::new(LocalDriver::new(LocalOptions { control: control.0.clone(), template, codes })))
+    }
+
+    #[cfg(not(feature = "local"))]
+    fn pods_as_machines(&self, _: &CloudSettings, _: &ControlCluster) -> Option<Arc<dyn Driver>> {
+        let _ = self.pods;
+        None
+    }
+}
+
+/// The control cluster of a manager, for the driver that makes pods. Drivers are made before the manager has its clients.
+#[derive(Clone, Default)]
+pub(crate) struct ControlCluster(#[cfg(feature = "local")] driver_local::ControlCluster);
+
+impl ControlCluster {
+    /// Sets the client of the control cluster.
+    #[cfg(feature = "local")]
+    pub(crate) fn set(&self, client: kube::Client) {
+        self.0.set(client);
+    }
+
+    /// No driver makes pods.
+    #[cfg(not(feature = "local"))]
+    pub(crate) fn set(&self, client: kube::Client) {
+        let Self() = self;
+        drop(client);
     }
 }
 
@@ -138,7 +195,7 @@ fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
 
 /// The rules for classes that apply even without a driver for the provider.
 fn known_rules() -> Vec<Arc<dyn ClassRules>> {
-    vec![Arc::new(AwsClasses), Arc::new(GcpClasses), Arc::new(OpenStackClasses)]
+    vec![Arc::new(AwsClasses), Arc::new(GcpClasses), Arc::new(LocalClasses), Arc::new(OpenStackClasses)]
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
+#[cfg(feature = "local")]
+use driver_local::PodTemplate;
 
 use crate::{
     drivers::CLOUDS,
@@ -18,6 +20,11 @@ pub struct CloudArgs {
     /// Directories for token files of workload identities, comma separated; Secrets may name files below them only
     #[arg(long, value_delimiter = ',', default_value = CloudSettings::IDENTITY_DIRECTORY, value_name = "DIRS")]
     pub workload_identity_dirs: Vec<PathBuf>,
+    /// File with the template of pods that are machines of provider "local", in YAML; unset means the template of Gardener's
+    /// provider-local without the socket of Docker
+    #[cfg(feature = "local")]
+    #[arg(long, value_name = "FILE")]
+    pub local_pod_template: Option<PathBuf>,
 }
 
 impl CloudArgs {
@@ -48,8 +55,31 @@ impl CloudArgs {
             problems.push("--workload-identity-dirs: the directories must begin with /".to_owned());
         }
         let identity_directories = self.workload_identity_dirs.clone();
-        let settings = CloudSettings { endpoints, identity_directories, codes: CodeDetail::Fine };
+        let settings = CloudSettings {
+            endpoints,
+            identity_directories,
+            codes: CodeDetail::Fine,
+            #[cfg(feature = "local")]
+            pod_template: self.pod_template().unwrap_or_else(|problem| {
+                problems.push(problem);
+                PodTemplate::default()
+            }),
+        };
         if problems.is_empty() { Ok(settings) } else { Err(problems) }
+    }
+}
+
+#[cfg(feature = "local")]
+impl CloudArgs {
+    /// The template of pods that are machines.
+    ///
+    /// # Errors
+    /// The mistake in the file.
+    fn pod_template(&self) -> Result<PodTemplate, String> {
+        let Some(path) = &self.local_pod_template else { return Ok(PodTemplate::default()) };
+        let problem = |cause: &dyn std::fmt::Display| format!("--local-pod-template: {}: {cause}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|error| problem(&error))?;
+        PodTemplate::read(&text).map_err(|error| problem(&error))
     }
 }
 

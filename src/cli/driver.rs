@@ -97,7 +97,12 @@ mod tests {
                 driver: "tape".to_owned(),
                 socket: "/nowhere".into(),
                 owner_in_class: false,
-                clouds: CloudArgs { provider_endpoint: Vec::new(), workload_identity_dirs: Vec::new() },
+                clouds: CloudArgs {
+                    provider_endpoint: Vec::new(),
+                    workload_identity_dirs: Vec::new(),
+                    #[cfg(feature = "local")]
+                    local_pod_template: None,
+                },
                 logging: LoggingArgs { verbosity: 0, logging_format: LogFormat::Text },
             };
             run(&DriverArgs { command: DriverCommand::Serve(args) }, &drivers).unwrap_err().to_string()
@@ -105,7 +110,7 @@ mod tests {
         assert!(serve(DriverSet::default()).ends_with("there are: none"));
         let folder = || example_driver::FolderDriver::new("/");
         assert!(serve(DriverSet::default().with(folder())).ends_with("there are: folder"));
-        #[cfg(all(feature = "aws", feature = "gcp", feature = "openstack"))]
-        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, gcp, openstack, folder"));
+        #[cfg(all(feature = "aws", feature = "gcp", feature = "local", feature = "openstack"))]
+        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, gcp, openstack, local, folder"));
     }
 }

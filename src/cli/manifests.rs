@@ -85,6 +85,10 @@ pub struct ManifestsArgs {
     /// policy that restricts them to bootstrap tokens (rbac)
     #[arg(long)]
     pub bootstrap_tokens: bool,
+    /// Include the rights for machines that are pods in the namespace of the machine objects, classes of provider "local" without
+    /// credentialsSecretRef (rbac)
+    #[arg(long)]
+    pub local_machines: bool,
     /// Flags of the part `alerts`.
     #[command(flatten)]
     pub alerts: alerts::AlertArgs,
@@ -284,6 +288,9 @@ impl ManifestsArgs {
         }
         if self.simulation {
             objects.extend(rbac::simulation_manifests(&installation));
+        }
+        if self.local_machines {
+            objects.extend(rbac::local_machine_manifests(&installation));
         }
         documents::to_yaml(&objects).map_err(Failure::run)
     }

@@ -17,7 +17,9 @@ use super::{
     output::OutputFormat,
     validate::{self, ValidateOptions},
 };
-use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings};
+use crate::{
+    DriverSet, drivers::ControlCluster, manager::registered_drivers::RegisteredDrivers, settings::CloudSettings,
+};
 use driver_virtual::{SimulationOptions, VirtualCloud};
 use machine_api::validation::{ControllerUsers, Coverage, Policy, Profile};
 use machine_driver::{Driver, Registry};
@@ -133,7 +135,7 @@ fn registry(all: &DriverSet, clouds: &CloudSettings, selection: Option<&[String]
     let simulation: Arc<dyn Driver> =
         Arc::new(VirtualCloud::new(&SimulationOptions::new(jiff::Timestamp::now())).map_err(Failure::run)?);
     let is_wanted = |provider: &str| selection.is_none_or(|wanted| wanted.iter().any(|wanted| wanted == provider));
-    Ok(all.registry(clouds, simulation, is_wanted, |driver| driver))
+    Ok(all.registry(clouds, &ControlCluster::default(), simulation, is_wanted, |driver| driver))
 }
 
 impl ConvertArgs {

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Common, stream};
 use crate::{
     DriverSet,
+    drivers::ControlCluster,
     settings::{self, DriverSelection, SimulationAdmin, SimulationState},
 };
 use controller_runtime::{latch::Latch, supervisor::Supervisor};
@@ -22,6 +23,7 @@ pub(super) struct Drivers {
     pub(super) registry: Registry,
     simulation: Arc<VirtualCloud>,
     options: SimulationOptions,
+    control: ControlCluster,
     #[cfg(feature = "external")]
     down: tokio::sync::watch::Receiver<super::external::Down>,
 }
@@ -44,12 +46,14 @@ impl Drivers {
         let measured = |driver| -> Arc<dyn Driver> {
             Arc::new(Measured::new(driver, common.metrics.clone()).of_cluster(cluster.clone()))
         };
-        let registry =
-            all.registry(&common.settings.clouds, Arc::<VirtualCloud>::clone(&simulation), is_wanted, measured);
+        let control = ControlCluster::default();
+        let virtual_cloud = Arc::<VirtualCloud>::clone(&simulation);
+        let registry = all.registry(&common.settings.clouds, &control, virtual_cloud, is_wanted, measured);
         Ok(Self {
             registry,
             simulation,
             options,
+            control,
             #[cfg(feature = "external")]
             down,
         })
@@ -65,6 +69,11 @@ impl Drivers {
     pub(super) fn set_simulation_clients(&self, target: Option<kube::Client>, state: ConfigMapAccess) {
         let options = SimulationOptions { config_maps: Some(state), ..self.options.clone() };
         self.simulation.may_begin(options, target);
+    }
+
+    /// Sets the client of the control cluster for machines that are pods.
+    pub(super) fn set_pod_client(&self, control: kube::Client) {
+        self.control.set(control);
     }
 
     /// Runs the drivers until `stop` and the end of their tasks. `begun` is opened once all drivers have begun, or after

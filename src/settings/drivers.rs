@@ -24,6 +24,9 @@ pub struct CloudSettings {
     pub identity_directories: Vec<PathBuf>,
     /// The codes of failed calls.
     pub codes: CodeDetail,
+    /// The template of pods that are machines.
+    #[cfg(feature = "local")]
+    pub pod_template: driver_local::PodTemplate,
 }
 
 impl CloudSettings {
@@ -37,6 +40,8 @@ impl Default for CloudSettings {
             endpoints: BTreeMap::new(),
             identity_directories: vec![Self::IDENTITY_DIRECTORY.into()],
             codes: CodeDetail::Fine,
+            #[cfg(feature = "local")]
+            pod_template: driver_local::PodTemplate::default(),
         }
     }
 }

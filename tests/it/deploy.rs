@@ -37,6 +37,15 @@ fn the_component_bootstrap_tokens_is_what_the_code_generates_on_top() {
 }
 
 #[test]
+fn the_component_local_machines_is_what_the_code_generates_on_top() {
+    let base = std::fs::read_to_string(format!("{BASE}/rbac.yaml")).expect("readable");
+    let component = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/local-machines/rbac.yaml");
+    let component = std::fs::read_to_string(component).expect("readable");
+    let generated = mcm(&["manifests", "rbac", "--local-machines"]);
+    assert_eq!(format!("{base}---\n{component}"), generated, "the part after the base belongs to the component");
+}
+
+#[test]
 fn the_certificate_of_cert_manager_carries_the_name_that_api_servers_verify() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/certs/cert-manager.yaml");
     let yaml = std::fs::read_to_string(path).expect("readable");

@@ -45,6 +45,8 @@ mod hostile_bytes;
 mod image;
 mod late;
 mod lies;
+#[cfg(feature = "local")]
+mod local_machines;
 mod lockout;
 mod log_lines;
 mod lying;

@@ -99,6 +99,8 @@ impl ApiServer {
             format!("--service-account-key-file={}", file("service-account.pub")),
             format!("--service-account-signing-key-file={}", file("service-account.key")),
             "--disable-admission-plugins=ServiceAccount".to_owned(),
+            // As usual in clusters; machines that are pods need it.
+            "--allow-privileged=true".to_owned(),
         ]
         .to_vec();
         arguments.extend(further);

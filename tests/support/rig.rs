@@ -55,6 +55,8 @@ pub enum Rights {
     Generated,
     /// The same rights, for the half with this program name.
     OfHalf(&'static str),
+    /// The generated rights and those for machines that are pods in the namespace.
+    WithLocalMachines,
 }
 
 /// Special properties of an API server.
@@ -406,6 +408,10 @@ impl Rig {
             }
             Rights::OfHalf(half) => {
                 self.grant(namespace, &["--half", half]).await;
+                kubeconfig_path(&self.folder, &RESTRICTED)
+            }
+            Rights::WithLocalMachines => {
+                self.grant(namespace, &["--local-machines"]).await;
                 kubeconfig_path(&self.folder, &RESTRICTED)
             }
         }

@@ -34,6 +34,7 @@ fn risks() -> Vec<(Value, &'static str)> {
         (json!({"views": {"enabled": true}}), "views.enabled=true"),
         (json!({"v1beta1": {"serve": true}}), "v1beta1.serve=true"),
         (json!({"simulation": {"enabled": true}}), "simulation.enabled=true"),
+        (json!({"localMachines": {"enabled": true}}), "localMachines.enabled=true"),
         (json!({"target": {"mode": "none"}}), "target.mode=none"),
         (json!({"priority": {"quota": false}}), "priority.quota=false"),
         (json!({"uninstallGuard": {"enabled": false}}), "uninstallGuard.enabled=false"),

@@ -51,10 +51,12 @@ pub enum Purpose {
     Owners,
     /// Simulated kubelets. No rate limit, because each real kubelet is its own client.
     Simulation,
+    /// Pods that are machines, with their Secrets and Services. They are polled, which must not delay other calls.
+    MachinePods,
 }
 
 impl Purpose {
-    const ALL: [Self; 15] = [
+    const ALL: [Self; 16] = [
         Self::Rollout,
         Self::Machines,
         Self::MachineReads,
@@ -70,6 +72,7 @@ impl Purpose {
         Self::AccessReviews,
         Self::Owners,
         Self::Simulation,
+        Self::MachinePods,
     ];
 
     /// The last part of the user agent, as in the original's clients (spec/machine-controller §12.3).
@@ -90,6 +93,7 @@ impl Purpose {
             Self::AccessReviews => "delegated-authorization",
             Self::Owners => "admission",
             Self::Simulation => "virtual-cloud",
+            Self::MachinePods => "machine-pods",
         }
     }
 
@@ -112,7 +116,8 @@ impl Purpose {
             | Self::TargetCore
             | Self::TargetReads
             | Self::Evictions
-            | Self::Events => true,
+            | Self::Events
+            | Self::MachinePods => true,
             Self::Leases
             | Self::Watches
             | Self::Discovery

@@ -68,6 +68,20 @@ impl<K: Resource + DeserializeOwned> ApiServer<K> {
         Arc::new(object)
     }
 
+    /// Applies an object on the server for a manager of fields (server-side apply). It gets the fields also if another manager has them, and an
+    /// object that does not exist is created. `object` contains the fields of the manager, with `apiVersion` and `kind`.
+    ///
+    /// # Errors
+    /// Those of a write. [`ApiError::NotFound`] is about the namespace.
+    pub async fn apply(&self, key: &ObjectKey, manager: &str, object: &Value) -> Result<Arc<K>, ApiError> {
+        let path = format!("{}?fieldManager={}&force=true", self.path(key, None), form_urlencoded(manager));
+        let request = request::<K>(http::Method::PATCH, &path, "application/apply-patch+yaml", encode(object)?)?;
+        in_time(request, |request| self.client.request::<K>(request))
+            .await?
+            .map(|object| self.pruned(object))
+            .map_err(ApiError::from)
+    }
+
     /// Sends a request about the object of this name.
     async fn call_about(
         &self,
