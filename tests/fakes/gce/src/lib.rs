@@ -1,15 +1,10 @@
 //! A small Compute Engine in this process, for tests: instances, their disks, operations, and the token endpoints of Google.
 //!
-//! ```no_run
-//! # async fn example() -> std::io::Result<()> {
-//! use fake_gce::{FakeGce, Method, OperationError};
-//!
+//! ```text
 //! let gce = FakeGce::start().await?;
 //! gce.fail(Method::InsertInstance, &[OperationError::zone_exhausted()], 1);
 //! // … a driver with the endpoint `gce.url()` and the secret `gce.service_account()` …
 //! assert_eq!(gce.instances().len(), 1);
-//! # Ok(())
-//! # }
 //! ```
 //!
 //! Every request and every answer is checked against Google's discovery documents ([`model`]). A violation fails the test in which the
