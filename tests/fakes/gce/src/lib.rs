@@ -7,7 +7,7 @@
 //! assert_eq!(gce.instances().len(), 1);
 //! ```
 //!
-//! Every request and every answer is checked against Google's discovery documents ([`model`]). A violation fails the test in which the
+//! Every request and every answer is checked against Google's discovery documents (`model`). A violation fails the test in which the
 //! fake lives: [`FakeGce`] panics when it is dropped. How the service behaves is our reading of its documentation; README.md says what
 //! that means.
 //!
