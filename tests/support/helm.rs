@@ -54,6 +54,16 @@ impl Helm {
         Self { kubeconfig: Some(kubeconfig.to_owned()), ..self }
     }
 
+    /// The flags with which an installation takes over objects that exist already. Helm 4 applies on the server's side, where the fields of
+    /// others are conflicts.
+    pub fn adopting(&self) -> &'static [&'static str] {
+        if self.tools.to_string_lossy().contains("helm-v4") {
+            &["--take-ownership", "--force-conflicts"]
+        } else {
+            &["--take-ownership"]
+        }
+    }
+
     /// Runs helm.
     pub fn run(&self, arguments: &[&str]) -> Outcome {
         let mut command = Command::new(self.tools.join("helm"));

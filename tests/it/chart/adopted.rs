@@ -73,7 +73,7 @@ async fn pk_028_definitions_of_another_program_are_adopted_with_their_objects() 
     let values = release.values();
     let error = release.with_values("install", &values, &[]).expect_err("the definitions are not Helm's");
     assert!(error.contains("invalid ownership metadata"), "{error}");
-    release.with_values("install", &values, &["--take-ownership"]).expect("installed");
+    release.with_values("install", &values, release.adopting()).expect("installed");
     let outside = release.start_ready().await;
     release.machines_running(3).await;
     assert_eq!(written(&release).await, before);
@@ -97,7 +97,7 @@ async fn pk_028_the_kustomize_base_is_adopted_whole() {
 
     let values = json!({});
     release.with_values("install", &values, &[]).expect_err("the objects are not Helm's");
-    release.with_values("install", &values, &["--take-ownership"]).expect("installed");
+    release.with_values("install", &values, release.adopting()).expect("installed");
     forth_and_back(&release, &values).await;
     let file = rig.folder.join("base.yaml");
     std::fs::write(&file, &rendered).expect("the rig's folder is writable");

@@ -102,6 +102,11 @@ impl Release {
         self.helm.run(&[&line[..], further].concat())
     }
 
+    /// The flags with which an installation takes over objects that exist already.
+    pub fn adopting(&self) -> &'static [&'static str] {
+        self.helm.adopting()
+    }
+
     /// Runs helm in the namespace of the release.
     pub fn helm(&self, arguments: &[&str]) -> Outcome {
         self.helm.run(&[arguments, &["--namespace", &self.namespace]].concat())
@@ -258,7 +263,13 @@ impl Release {
         let generation = &deployment["metadata"]["generation"];
         let of_set = counts(json!({"fullyLabeledReplicas": replicas, "observedGeneration": 1}));
         self.patch_status("replicaset", NAME, &of_set).await;
-        let of_deployment = counts(json!({"updatedReplicas": replicas, "observedGeneration": generation}));
+        // Helm 4 reads the conditions too.
+        let condition =
+            |kind: &str, reason: &str| json!({"type": kind, "status": "True", "reason": reason, "message": ""});
+        let conditions =
+            [condition("Available", "MinimumReplicasAvailable"), condition("Progressing", "NewReplicaSetAvailable")];
+        let of_deployment =
+            counts(json!({"updatedReplicas": replicas, "observedGeneration": generation, "conditions": conditions}));
         self.patch_status("deployment", NAME, &of_deployment).await;
     }
 

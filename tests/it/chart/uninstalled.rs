@@ -64,7 +64,7 @@ async fn pk_042_pk_043_pk_045_helm_uninstall_is_refused_while_machines_exist_and
     let other = release.named("other");
     let error = other.with_values("install", &values, &[]).expect_err("the definitions are of the other release");
     assert!(error.contains("invalid ownership metadata"), "{error}");
-    other.with_values("install", &values, &["--take-ownership"]).expect("installed under another name");
+    other.with_values("install", &values, other.adopting()).expect("installed under another name");
 
     // PK-043
     let mut values = values;

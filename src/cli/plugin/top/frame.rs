@@ -280,7 +280,7 @@ impl Lines<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use ratatui::{Terminal, backend::TestBackend};
     use serde_json::json;
@@ -381,6 +381,12 @@ mod tests {
         assert!(lines[9].starts_with("filter \"web-2\", Esc ends it"), "{lines:?}");
     }
 
+    /// The time that this thread has had a processor: other work on the computer is no property of the view.
+    fn processor_time() -> Duration {
+        let read = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(read.split(' ').next().unwrap().parse().unwrap())
+    }
+
     #[test]
     fn pk_078_ten_thousand_machines_take_less_than_100_ms_a_frame() {
         let mut fleet = Fleet { deployments: vec![deployment("web", 2, &json!({}))], ..fleet() };
@@ -391,13 +397,12 @@ mod tests {
         let mut terminal = Terminal::new(TestBackend::new(200, 60)).unwrap();
         let mut screen = Screen { shows_all: true, ..Screen::default() };
         let mut frame = || {
-            let began = Instant::now();
+            let began = processor_time();
             let overview = Overview::of(&fleet, Vec::new(), Within::All);
             screen.settle(&screen.items(&overview));
             terminal.draw(|frame| draw(frame, &mut screen, &shown(&overview, "", &style))).unwrap();
-            began.elapsed()
+            processor_time() - began
         };
-        // The best of some frames: other work on the machine is no property of the view.
         let best = (0..5).map(|_| frame()).min().unwrap();
         assert!(best <= Duration::from_millis(100), "{best:?}");
     }
