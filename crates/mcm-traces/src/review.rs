@@ -33,13 +33,9 @@ mod tests {
     use super::*;
     use crate::context::{SpanId, TraceId};
 
-    const fn of_caller(is_sampled: bool) -> Option<&'static str> {
-        Some(if is_sampled { "01" } else { "00" })
-    }
-
     #[rstest]
-    #[case::the_caller_wants_it(of_caller(true), 1, true)]
-    #[case::the_caller_does_not(of_caller(false), 100, false)]
+    #[case::the_caller_wants_it(Some("01"), 1, true)]
+    #[case::the_caller_does_not(Some("00"), 100, false)]
     #[case::nobody_says_so_and_the_draw_is_good(None, 100, true)]
     #[case::nobody_says_so_and_the_draw_is_bad(None, 101, false)]
     fn pk_103_the_caller_decides_which_reviews_are_recorded(

@@ -56,7 +56,10 @@ use self::{
     status::{Report, decide_status},
 };
 use super::{
-    Decision, checked::Checked, refused_writes::RefusedWrites, rollout_traces, rollout_traces::Rollout,
+    Decision,
+    checked::Checked,
+    refused_writes::RefusedWrites,
+    rollout_traces::{self, Rollout},
     views::ControlViews,
 };
 use crate::snapshots::{DeploymentSnapshot, MachineSnapshot, NodeSnapshot, SetSnapshot};
