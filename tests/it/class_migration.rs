@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    convert::Infallible,
     process::Stdio,
     sync::{
         Arc,
@@ -11,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use kube::client::Body;
 use kube_dev_server::DevServer;
 use machine_api::crd::{CrdOptions, definitions};
@@ -65,7 +66,7 @@ fn old_class(namespace: &str) -> Value {
     class
 }
 
-/// A definition of the old kind that accepts every field.
+/// A definition of the old kind that accepts every field of `spec`.
 fn old_definition() -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -74,7 +75,7 @@ fn old_definition() -> Value {
             "group": "machine.sapcloud.io", "scope": "Namespaced",
             "names": {"kind": OLD, "listKind": "AWSMachineClassList", "plural": "awsmachineclasses", "singular": "awsmachineclass"},
             "versions": [{"name": "v1alpha1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
             }}}],
         },
     })
@@ -112,24 +113,20 @@ fn interrupted_after(writes: usize, server: &Arc<DevServer>) -> (kube::Client, A
     let sent = Arc::new(AtomicUsize::new(0));
     let (count, server) = (Arc::clone(&sent), Arc::clone(server));
     let service = tower::service_fn(move |request: Request<Body>| {
-        let is_lease = request.uri().path().starts_with("/apis/coordination.k8s.io/");
-        let number = match *request.method() {
-            http::Method::GET => 0,
-            _ if is_lease => 0,
-            _ => count.fetch_add(1, Ordering::SeqCst) + 1,
-        };
+        let is_write =
+            *request.method() != Method::GET && !request.uri().path().starts_with("/apis/coordination.k8s.io/");
+        let number = if is_write { count.fetch_add(1, Ordering::SeqCst) + 1 } else { 0 };
         let answer = (number <= writes).then(|| server.answer("migrator", request));
         async move {
-            let lost = || Response::builder().status(StatusCode::SERVICE_UNAVAILABLE).body(Default::default());
             let answered = match answer {
-                Some(answer) => answer.await,
-                None => lost().expect("an answer"),
+                Some(answer) => Some(answer.await),
+                None => None,
             };
-            Ok::<_, std::convert::Infallible>(if number == writes && number > 0 {
-                lost().expect("an answer")
-            } else {
-                answered
-            })
+            let received = answered.filter(|_| number == 0 || number < writes);
+            Ok::<_, Infallible>(received.unwrap_or_else(|| {
+                let lost = Response::builder().status(StatusCode::SERVICE_UNAVAILABLE);
+                lost.body(axum::body::Body::empty()).expect("an answer")
+            }))
         }
     });
     (kube::Client::new(service, NAMESPACE), sent)

@@ -1,5 +1,7 @@
 //! Every field of every old kind is carried, and unknown ones too.
 
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+
 use rstest::rstest;
 use serde_json::json;
 

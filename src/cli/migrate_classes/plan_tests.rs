@@ -1,5 +1,7 @@
 //! The plan for each state of a migration.
 
+#![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+
 use rstest::rstest;
 
 use super::*;

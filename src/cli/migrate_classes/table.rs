@@ -22,7 +22,7 @@ pub enum OldKind {
     Azure,
     /// Google Cloud Platform.
     Gcp,
-    /// OpenStack.
+    /// `OpenStack`.
     OpenStack,
     /// Packet, later Equinix Metal. The service has ended.
     Packet,
