@@ -84,8 +84,8 @@ struct Example {
     profile: Profile,
 }
 
-/// Findings about the new object: the rule, whether it refuses the object, and the text.
-type Answer = Vec<(RuleId, bool, String)>;
+/// A finding about the new object: the rule, whether it refuses the object, and the text.
+type Found = (RuleId, bool, String);
 
 impl Example {
     /// The request of a case. Controllers, whose requests few rules judge, make no example.
@@ -101,7 +101,7 @@ impl Example {
         Some(Self { new, old: case.old.clone(), profile: case.profile.parse().unwrap() })
     }
 
-    fn answer(&self, drivers: &dyn Providers) -> Answer {
+    fn answer(&self, drivers: &dyn Providers) -> Vec<Found> {
         let document = |value: &Value| Document { source: NEW.to_owned(), index: 0, value: value.clone() };
         let policy = Policy { profile: self.profile, ..Policy::default() };
         let options = ValidateOptions { namespace: NAMESPACE.to_owned(), policy, ..ValidateOptions::default() };
@@ -113,7 +113,7 @@ impl Example {
     }
 
     /// How far the example is from a good one: a refusal of a new object for one reason.
-    fn distance(&self, rule: &Rule, answer: &Answer) -> Option<(bool, bool, bool, usize, usize)> {
+    fn distance(&self, rule: &Rule, answer: &[Found]) -> Option<(bool, bool, bool, usize, usize)> {
         let refuses = answer.iter().find(|(id, ..)| *id == rule.id)?.1;
         let is_strict = self.profile == Profile::Strict;
         Some((!refuses, is_strict, self.old.is_some(), answer.len(), self.new.len()))
@@ -148,7 +148,7 @@ impl Example {
             old: self.old.as_ref().map(rename),
             profile: self.profile,
         };
-        let rules = |answer: Answer| answer.into_iter().map(|(rule, ..)| rule).collect::<Vec<_>>();
+        let rules = |answer: Vec<Found>| answer.into_iter().map(|(rule, ..)| rule).collect::<Vec<_>>();
         if rules(renamed.answer(drivers)) == rules(self.answer(drivers)) { renamed } else { self }
     }
 
