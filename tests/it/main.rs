@@ -12,7 +12,9 @@ mod alerts;
 mod autoscaler;
 #[cfg(feature = "aws")]
 mod aws;
+mod both_versions;
 mod certificates;
+mod changelog;
 mod chart;
 mod class_migration;
 mod command_line;
@@ -55,6 +57,7 @@ mod metrics;
 mod neighbours;
 mod nightly_write_rate;
 mod node_events;
+mod older_definitions;
 mod one_thread;
 #[cfg(feature = "openstack")]
 mod openstack;
@@ -63,6 +66,7 @@ mod protocol;
 mod quick_start;
 mod reference;
 mod refusals;
+mod releases;
 mod rig;
 mod rollout;
 mod shutdown;

@@ -5,14 +5,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use controller_runtime::error::ApiError;
+use controller_runtime::{error::ApiError, server_version::CONTROL};
 use kube::api::{Api, Patch, PatchParams};
 use machine_api::v1alpha1::Machine;
 use serde_json::json;
 
 use crate::{
     guard,
-    support::{Rig, process::Process, scratch, wait_until},
+    support::{Rig, backend::Backend, process::Process, scratch, wait_until},
 };
 
 #[tokio::test]
@@ -20,6 +20,28 @@ async fn the_api_server_answers_kubectl() {
     let Some(rig) = Rig::shared("rig::the_api_server_answers_kubectl").await else { return };
     let version = rig.kubectl(&["version", "-o", "json"]).await.json();
     assert_eq!(version["serverVersion"]["major"], "1");
+}
+
+/// The scripts print the versions that can be built. `scripts/test-kubernetes` runs the tests with each.
+#[tokio::test]
+async fn the_api_server_has_the_version_that_was_asked_for() {
+    let Some(rig) = Rig::shared("rig::the_api_server_has_the_version_that_was_asked_for").await else { return };
+    if rig.backend() == Backend::Real && std::env::var_os("KUBEBUILDER_ASSETS").is_none() {
+        let version = rig.kubectl(&["version", "-o", "json"]).await.json();
+        let wanted = std::env::var("MCM_TEST_KUBERNETES").unwrap_or_else(|_| "1.36".to_owned());
+        let minor = version["serverVersion"]["minor"].as_str().unwrap_or_default().trim_end_matches('+').to_owned();
+        assert_eq!(format!("1.{minor}"), wanted, "{version}");
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/test-assets");
+    let printed = std::process::Command::new(script).arg("--versions").output().expect("the script starts");
+    let printed = String::from_utf8_lossy(&printed.stdout).into_owned();
+    let minors: Vec<u32> = printed.lines().filter_map(|line| line.strip_prefix("1.")?.parse().ok()).collect();
+    for minor in CONTROL.from..=CONTROL.to {
+        assert!(minors.contains(&minor), "scripts/test-assets can't build 1.{minor}, which is supported: {printed}");
+    }
+    let unknown = std::process::Command::new(script).env("MCM_TEST_KUBERNETES", "1.9").output().expect("it starts");
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(unknown.status.code() == Some(2) && said.contains("MCM_TEST_KUBERNETES=1.9 is unknown"), "{said}");
 }
 
 #[tokio::test]

@@ -19,13 +19,6 @@ pub fn printed_by(script: &str, otherwise: &str) -> Result<PathBuf, String> {
     if run.status.success() && !printed.is_empty() { Ok(PathBuf::from(printed)) } else { Err(otherwise.to_owned()) }
 }
 
-/// The folder with kube-apiserver of this minor version (`1.28`), if it was built.
-pub fn of_version(version: &str) -> Option<PathBuf> {
-    let script = format!("{}/scripts/test-assets", env!("CARGO_MANIFEST_DIR"));
-    let run = Command::new(script).arg("--check").env("MCM_TEST_KUBERNETES", version).output().ok()?;
-    run.status.success().then(|| PathBuf::from(String::from_utf8_lossy(&run.stdout).trim()))
-}
-
 /// The folder with the programs, or why there is none.
 pub fn find() -> Result<PathBuf, String> {
     let folder = printed_by(

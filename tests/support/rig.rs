@@ -67,7 +67,7 @@ enum Extras {
     Aggregation,
     /// It has no garbage collection, which the development server has by default.
     NoGarbageCollection,
-    /// It writes an audit log, without the bodies of requests.
+    /// It writes an audit log, with the bodies of requests for machine objects.
     Audit,
     /// It admits pods of the system's priority classes only where a quota names the class, as GKE does.
     LimitedPriorities,
@@ -79,7 +79,8 @@ const AUDIT_LOG: &str = "audit.log";
 /// The flags of an API server that logs every request once.
 fn audit_flags(folder: &Path) -> [String; 2] {
     let policy = folder.join("audit-policy.yaml");
-    let text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- level: Metadata\n";
+    let text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+                - {level: Request, resources: [{group: machine.sapcloud.io}]}\n- level: Metadata\n";
     fs::write(&policy, text).expect("the scratch folder is writable");
     [
         format!("--audit-policy-file={}", policy.display()),

@@ -1,4 +1,4 @@
-//! A fleet that the Go original left behind, in `tests/fixtures/go`: the tests create it again on any API server.
+//! A fleet that another program left behind, such as the Go original (`tests/fixtures/go`): the tests create it again on any API server.
 
 use std::{fs, path::Path};
 
@@ -19,11 +19,19 @@ pub const KINDS: [(&str, &str, &str); 5] = [
     ("nodes", "", "Node"),
 ];
 
-/// Creates the given objects again in a namespace, with their statuses, and updates owner references to the new owners.
+/// The objects of the Go original.
+pub const OF_GO: &str = "tests/fixtures/go";
+
+/// Creates the given objects of the Go original again in a namespace.
 pub async fn recreate(client: &kube::Client, namespace: &str, is_wanted: impl Fn(&Value) -> bool) {
+    recreate_from(OF_GO, client, namespace, is_wanted).await;
+}
+
+/// Creates the given objects of a folder again in a namespace, with their statuses, and updates owner references to the new owners.
+pub async fn recreate_from(folder: &str, client: &kube::Client, namespace: &str, is_wanted: impl Fn(&Value) -> bool) {
     let mut renamed: Vec<(String, String)> = Vec::new();
     for (plural, group, kind) in KINDS {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/go/{plural}.json"));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(format!("{plural}.json"));
         let mut written = fs::read_to_string(path).expect("the fixture is there");
         for (old, new) in &renamed {
             written = written.replace(old, new);
@@ -50,6 +58,11 @@ pub async fn recreate(client: &kube::Client, namespace: &str, is_wanted: impl Fn
             let uid = |object: &Value| text(object, "/metadata/uid").to_owned();
             renamed.push((uid(object), made.metadata.uid.clone().expect("a UID")));
             if let Some(status) = object.get("status") {
+                let mut status = status.clone();
+                // The generation of a new object begins at 1 again.
+                if status["observedGeneration"].is_i64() {
+                    status["observedGeneration"] = json!(made.metadata.generation);
+                }
                 let status = Patch::Merge(json!({ "status": status }));
                 api.patch_status(name(object), &PatchParams::default(), &status).await.expect("a status");
             }
