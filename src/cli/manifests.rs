@@ -22,6 +22,7 @@ use super::{
 };
 
 use crate::settings::Half;
+use controller_runtime::server_version;
 use machine_api::{
     admission::manifests::{FailurePolicy, MatchConditions, StatusWebhook, WebhookManifests},
     crd::{CrdOptions, OldestServer, V1Beta1},
@@ -170,7 +171,7 @@ impl KubernetesMinor {
     /// From this version on, webhooks may have match conditions.
     const MATCH_CONDITIONS: Self = Self(28);
     /// From this version on, policies need no feature gate.
-    const POLICIES: Self = Self(30);
+    const POLICIES: Self = Self(server_version::POLICIES_FROM);
 }
 
 /// Prints the part as YAML documents.

@@ -113,7 +113,7 @@ mod tests {
     #[rstest]
     #[case::without_policies(28, true)]
     #[case::with_policies(30, false)]
-    fn pk_111_what_an_old_target_lacks_is_said(#[case] minor: u32, #[case] says: bool) {
+    fn what_an_old_target_lacks_is_said(#[case] minor: u32, #[case] says: bool) {
         let found = api_server("target cluster", &Ok(minor), TARGET);
         assert_eq!(found.health, Health::Fine, "{found:?}");
         assert_eq!(found.message.contains("no ValidatingAdmissionPolicies"), says, "{found:?}");
