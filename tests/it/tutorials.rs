@@ -27,6 +27,7 @@ use crate::{
         one_thread::list,
         ports::free_port,
         process::Process,
+        rig::is_left_out,
         scratch::{count_ran, count_skipped, subfolder},
         wait::expect,
         wait_until,
@@ -154,6 +155,9 @@ struct Done {
 impl Tutorial {
     /// Runs the tutorial in a folder that `prepare` fills. `None` if the test is skipped.
     async fn run(&self, prepare: impl FnOnce(&Path)) -> Option<Done> {
+        if is_left_out(self.test, "`mcm dev` is the same beside either") {
+            return None;
+        }
         let assets = match assets::find() {
             Ok(assets) => assets,
             Err(why) => {
