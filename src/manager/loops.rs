@@ -162,7 +162,7 @@ impl LoopStarter<'_> {
         self.machine_queue = Some(Arc::clone(&queue));
         let woken = Arc::clone(&queue);
         let settings = parts.common.settings.machine.clone();
-        let controller = Arc::new(MachineController::new(MachineDeps {
+        let controller = MachineController::new(MachineDeps {
             views: parts.views.clone(),
             machines: parts.machines.machines.clone(),
             target: parts.target.as_ref().map(|target| target_parts(target, &parts.gate, &settings)),
