@@ -93,35 +93,41 @@ fn the_trace_of_a_plain_rollout_is_readable() {
     }
 }
 
-/// Guards that few histories test have tests of their own (docs/testing.md).
+/// Guards that few histories test have tests of their own (docs/testing.md). The number is the seed that is tried first: a search takes up to a
+/// minute. If that history does not show it any more, others are searched, and the test prints a new number.
 #[rstest]
-#[case(Guard::Leadership, "an effect without leadership")]
-#[case(Guard::CatchUp, "there are too many machines")]
-#[case(Guard::OwnWrites, "there are too many machines")]
-#[case(Guard::Marks, "an unmarked healthy machine dies while a marked one lives")]
-#[case(Guard::Ranking, "too few machines are available through a deletion of ours")]
-#[case(Guard::Freeze, "a set makes machines that must not grow")]
-#[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours")]
-#[case(Guard::MaxSurge, "there are too many machines")]
-#[case(Guard::Availability, "too few machines are available through a deletion of ours")]
-#[case(Guard::Selection, "too few machines are available through an update of our choice")]
-#[case(Guard::Unanswered, "there are too many machines")]
-#[case(Guard::Rounding, "too few machines are available through a deletion of ours")]
-#[case(Guard::Priorities, "a machine goes before one of a lower priority")]
-#[case(Guard::Intent, "a second VM is made for a machine")]
-#[case(Guard::Orphans, "the rest is not what the specification wants")]
-#[case(Guard::Tokens, "a VM is made with a token that is not its machine's")]
-#[case(Guard::Confirmation, "the VM of a machine is deleted that nobody has deleted")]
-#[case(Guard::Cleaning, "the rest is not what the specification wants")]
-#[case(Guard::Quotes, "an object costs too many writes while something is refused")]
-#[case(Guard::Refusals, "an object costs too many writes while something is refused")]
-#[case(Guard::Volumes, "the VM of a drained Node ends with a volume that is still attached")]
-#[case(Guard::AbandonedDrain, "a Node counts as drained with a pod that nobody has asked to go")]
-#[case(Guard::Pause, "a paused deployment begins a rollout")]
-fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str) {
+#[case(Guard::Leadership, "an effect without leadership", 3)]
+#[case(Guard::CatchUp, "there are too many machines", 9)]
+#[case(Guard::OwnWrites, "there are too many machines", 7)]
+#[case(Guard::Marks, "an unmarked healthy machine dies while a marked one lives", 50)]
+#[case(Guard::Ranking, "too few machines are available through a deletion of ours", 17)]
+#[case(Guard::Freeze, "a set makes machines that must not grow", 27)]
+#[case(Guard::MaxUnavailable, "too few machines are available through a deletion of ours", 1)]
+#[case(Guard::MaxSurge, "there are too many machines", 0)]
+#[case(Guard::Availability, "too few machines are available through a deletion of ours", 1)]
+#[case(Guard::Selection, "too few machines are available through an update of our choice", 18)]
+#[case(Guard::Unanswered, "there are too many machines", 126)]
+#[case(Guard::Rounding, "too few machines are available through a deletion of ours", 5)]
+#[case(Guard::Priorities, "a machine goes before one of a lower priority", 0)]
+#[case(Guard::Intent, "a second VM is made for a machine", 366)]
+#[case(Guard::Orphans, "the rest is not what the specification wants", 188)]
+#[case(Guard::Tokens, "a VM is made with a token that is not its machine's", 838)]
+#[case(Guard::Confirmation, "the VM of a machine is deleted that nobody has deleted", 182)]
+#[case(Guard::Cleaning, "the rest is not what the specification wants", 0)]
+#[case(Guard::Quotes, "an object costs too many writes while something is refused", 25)]
+#[case(Guard::Refusals, "an object costs too many writes while something is refused", 0)]
+#[case(Guard::Volumes, "the VM of a drained Node ends with a volume that is still attached", 4)]
+#[case(Guard::AbandonedDrain, "a Node counts as drained with a pod that nobody has asked to go", 59)]
+#[case(Guard::Pause, "a paused deployment begins a rollout", 85)]
+fn without_a_guard_a_history_goes_wrong(#[case] guard: Guard, #[case] expected: &str, #[case] shown_by: u64) {
     let shows = |seed| {
         let history = History { without: Some(guard), ..History::of_seed(seed) };
         run(&history, TraceMode::Off).violation.is_some_and(|violation| violation.rule == expected)
     };
-    assert!((0..SEEDS).any(shows), "{guard}");
+    if shows(shown_by) {
+        return;
+    }
+    let found = (0..SEEDS).find(|seed| shows(*seed));
+    assert!(found.is_some(), "{guard}");
+    println!("history {} shows it at once: {guard}", found.unwrap_or_default());
 }
