@@ -20,9 +20,8 @@ pub enum Sampled {
 pub const fn is_sampled(caller: Option<TraceParent>, draw: u64) -> Sampled {
     match caller {
         Some(parent) if parent.is_sampled => Sampled::InTraceOf(parent),
-        Some(_) => Sampled::No,
         None if draw.is_multiple_of(ONE_IN) => Sampled::Alone,
-        None => Sampled::No,
+        Some(_) | None => Sampled::No,
     }
 }
 
