@@ -34,6 +34,12 @@ pub fn instance(new: NewInstance<'_>) -> Result<Value, Status> {
     let NewInstance { spec, place, name, user_data } = new;
     let user_data = std::str::from_utf8(user_data)
         .map_err(|_| Status::new(Code::InvalidArgument, "data[userData]: Invalid value: must be a text in UTF-8"))?;
+    let key = user_data_key(user_data);
+    if let Some(index) = spec.metadata.iter().position(|entry| entry.key == key) {
+        let message =
+            format!("providerSpec.metadata[{index}].key: Forbidden: the driver sets {key}, because of the user data");
+        return Err(Status::new(Code::InvalidArgument, message));
+    }
     let (project, zone) = (place.project(), place.zone());
     let mut body = json!({
         "name": name,
@@ -175,8 +181,12 @@ fn scheduling(scheduling: &Scheduling, has_gpu: bool) -> Value {
 
 fn metadata(spec: &Spec, user_data: &str) -> Vec<Value> {
     let of_class = spec.metadata.iter().map(|entry| json!({"key": entry.key, "value": entry.value}));
-    let key = if user_data.starts_with(CLOUD_CONFIG) { USER_DATA_KEY } else { STARTUP_SCRIPT_KEY };
-    of_class.chain([json!({"key": key, "value": user_data})]).collect()
+    of_class.chain([json!({"key": user_data_key(user_data), "value": user_data})]).collect()
+}
+
+/// The metadata key of user data.
+fn user_data_key(user_data: &str) -> &'static str {
+    if user_data.starts_with(CLOUD_CONFIG) { USER_DATA_KEY } else { STARTUP_SCRIPT_KEY }
 }
 
 #[cfg(test)]

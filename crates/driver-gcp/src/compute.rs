@@ -13,8 +13,9 @@ use serde_json::Value;
 use crate::{
     errors,
     login::Login,
+    names::is_name,
     options::{Api, GcpOptions},
-    resources::{Instance, InstanceList, Operation},
+    resources::{AggregatedList, Instance, InstanceList, Operation, Warning},
     subject::Place,
     token::{Token, TokenSource, Tokens},
 };
@@ -142,6 +143,46 @@ impl Session<'_> {
         found(answer, &format!("instances/{name}"))
     }
 
+    /// The instance of this name. `None` if there is none, also because GCE does not know the zone. The zone comes from a class, not from an id of
+    /// an instance.
+    pub async fn instance_if_zone_exists(&self, place: &Place, name: &str) -> Result<Option<Instance>, Failure> {
+        match self.instance(place, name).await {
+            Err(failure) if errors::is_unknown_zone(&failure) => Ok(None),
+            outcome => outcome,
+        }
+    }
+
+    /// The instances of this name in all zones of a project. If a zone or a page is missing, the whole list is a failure.
+    pub async fn named(&self, project: &str, name: &str) -> Result<Vec<(Place, Instance)>, Failure> {
+        const WHAT: &str = "instances.aggregatedList";
+        let mut all = Vec::new();
+        let mut next: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let path = format!("/projects/{project}/aggregated/instances?{}", named_query(name, next.as_deref()));
+            let page: AggregatedList =
+                self.send(Operated::get("instance_search", WHAT, &path)).await.map_err(of_list)?;
+            is_complete(WHAT, page.warning.as_ref())?;
+            if let Some(missing) = page.unreachables.first() {
+                let message = format!("{WHAT}: the list may lack instances: {missing} does not answer");
+                return Err(Failure::permanent(Code::Unavailable, message));
+            }
+            for (scope, listed) in page.items {
+                is_complete(WHAT, listed.warning.as_ref())?;
+                let Some(place) = scope.strip_prefix("zones/").and_then(|zone| Place::of(project, zone)) else {
+                    continue;
+                };
+                let of_name = listed.instances.into_iter().filter(|instance| instance.name == name);
+                all.extend(of_name.map(|instance| (place.clone(), instance)));
+            }
+            match page.next_page_token.filter(|token| !token.is_empty()) {
+                None => return Ok(all),
+                Some(token) if next.as_ref() == Some(&token) => break,
+                token => next = token,
+            }
+        }
+        Err(Failure::permanent(Code::Internal, format!("{WHAT}: the pages of the list do not end")))
+    }
+
     /// All instances of a zone. If a page is missing, the whole list is a failure.
     pub async fn instances(&self, place: &Place) -> Result<Vec<Instance>, Failure> {
         let mut all = Vec::new();
@@ -151,10 +192,7 @@ impl Session<'_> {
             let path = format!("{}/instances?{}", place.path(), page_query(next.as_deref()));
             let page: InstanceList =
                 self.send(Operated::get("instance_list", "instances.list", &path)).await.map_err(of_list)?;
-            if let Some(warning) = page.warning.filter(|warning| warning.code == UNREACHABLE) {
-                let message = format!("instances.list: the list may lack instances: {}", warning.message);
-                return Err(Failure::permanent(Code::Unavailable, message));
-            }
+            is_complete("instances.list", page.warning.as_ref())?;
             let (before, shown) = (known.len(), page.items.len());
             known.extend(page.items.iter().map(|instance| instance.name.clone()));
             let repeats = shown > 0 && known.len() == before;
@@ -179,6 +217,7 @@ impl Session<'_> {
         })
         .await
         .map_err(|failure| errors::of_resource(failure, "instances"))
+        .and_then(with_name)
     }
 
     /// Begins the deletion of an instance. `None` if there is no such instance.
@@ -186,7 +225,7 @@ impl Session<'_> {
         let path = format!("{}/instances/{name}", place.path());
         let delete =
             Operated { method: &Method::DELETE, ..Operated::get("instance_delete", "instances.delete", &path) };
-        found(self.send(delete).await, &format!("instances/{name}"))
+        found(self.send(delete).await, &format!("instances/{name}"))?.map(with_name).transpose()
     }
 
     /// Begins to lift the protection of an instance against deletion.
@@ -196,7 +235,8 @@ impl Session<'_> {
             method: &Method::POST,
             ..Operated::get("instance_unprotect", "instances.setDeletionProtection", &path)
         };
-        self.send(lift).await.map_err(|failure| errors::of_resource(failure, &format!("instances/{name}")))
+        let answer = self.send(lift).await;
+        answer.map_err(|failure| errors::of_resource(failure, &format!("instances/{name}"))).and_then(with_name)
     }
 
     /// Waits until an operation has ended, at most two minutes. GCE may answer before that time, and before the end. `None` if GCE does not know
@@ -224,6 +264,31 @@ impl Session<'_> {
         let path = format!("/projects/{project}/{resource}");
         found(self.send(Operated::get("resource_get", "get", &path)).await, resource)
     }
+}
+
+/// The operation, if its name can be a part of a URL.
+fn with_name(operation: Operation) -> Result<Operation, Failure> {
+    if is_name(&operation.name) {
+        return Ok(operation);
+    }
+    Err(Failure::permanent(Code::Internal, format!("GCE answered with an operation named {:?}", operation.name)))
+}
+
+/// Checks that a list lacks no instances.
+fn is_complete(what: &str, warning: Option<&Warning>) -> Result<(), Failure> {
+    let Some(warning) = warning.filter(|warning| warning.code == UNREACHABLE) else { return Ok(()) };
+    let message = format!("{what}: the list may lack instances: {}", warning.message);
+    Err(Failure::permanent(Code::Unavailable, message))
+}
+
+/// The query of a search for a name.
+fn named_query(name: &str, token: Option<&str>) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("filter", &format!("name = {name}"));
+    if let Some(token) = token {
+        query.append_pair("pageToken", token);
+    }
+    query.finish()
 }
 
 /// The query of a list: the first page, or the page with this token.

@@ -50,6 +50,7 @@ impl Creation<'_> {
                 zone: place.zone().to_owned(),
                 attempt,
                 operation: earlier.take(),
+                ended: false,
             };
             match self.attempt(&place, pending).await? {
                 Attempt::Created(instance) => {
@@ -60,7 +61,15 @@ impl Creation<'_> {
                 Attempt::Outdated => {}
             }
         }
-        Err(self.failed(Status::new(Code::Internal, "the instances of all earlier creations of this machine are gone")))
+        let status = Status::new(Code::Internal, "the instances of all earlier creations of this machine are gone");
+        let next = Pending {
+            project: place.project().to_owned(),
+            zone: place.zone().to_owned(),
+            attempt: first.saturating_add(MAX_ATTEMPTS),
+            operation: None,
+            ended: true,
+        };
+        Err(keeping(self.failed(status), &next))
     }
 
     /// Where the creation goes on, with which attempt, and which operation of it may still run.
@@ -68,7 +77,9 @@ impl Creation<'_> {
         let of_class = self.subject.place_of_class()?;
         let pending = self.subject.pending.as_ref();
         let (Some(pending), Some(place)) = (pending, self.subject.place_of_creation()) else {
-            return Ok((of_class, 0, None));
+            // An earlier process may have ended before it wrote where it creates the instance, and the class may have been edited since.
+            let attempt = pending.map_or(0, |pending| pending.attempt);
+            return Ok((self.place_of_name(of_class).await?, attempt, None));
         };
         if place == of_class || pending.operation.is_some() {
             return Ok((place, pending.attempt, pending.operation.clone()));
@@ -78,6 +89,26 @@ impl Creation<'_> {
         let is_ours = there.is_some_and(|instance| lookup::is_owned(&instance, &self.subject.owner));
         let attempt = pending.attempt;
         Ok(if is_ours { (place, attempt, None) } else { (of_class, attempt.saturating_add(1), None) })
+    }
+
+    /// The place of an instance that the machine has already, or else the place of the class.
+    async fn place_of_name(&self, of_class: Place) -> Result<Place, Status> {
+        let owner = &self.subject.owner;
+        let found = self.gce.named(of_class.project(), self.name).await;
+        let mut found = found.map_err(|failure| self.failed(failure.into()))?;
+        // GCE itself says whether there is one in the zone of the class.
+        if found.iter().any(|(place, instance)| *place == of_class && lookup::is_owned(instance, owner)) {
+            return Ok(of_class);
+        }
+        found.retain(|(place, _)| *place != of_class);
+        if let Some((place, _)) = found.iter().find(|(_, instance)| lookup::is_owned(instance, owner)) {
+            return Ok(place.clone());
+        }
+        if let Some((place, instance)) = found.iter().find(|(_, instance)| lookup::is_of_cluster(instance, owner)) {
+            let status = lookup::of_another_role(place, instance, owner);
+            return Err(self.failed(Status { code: Code::AlreadyExists, ..status }));
+        }
+        Ok(of_class)
     }
 
     async fn attempt(&self, place: &Place, pending: Pending) -> Result<Attempt, Status> {
@@ -105,12 +136,13 @@ impl Creation<'_> {
                 Err(keeping(self.failed(Status::new(Code::DeadlineExceeded, message)), &running))
             }
             Waited::Forgotten => Ok(Attempt::Outdated),
-            Waited::Done(operation) => match errors::of_operation(operation.failures()) {
+            Waited::Done(operation) => match errors::of_operation(&operation.failures()) {
                 None => self.made(place, &running).await,
                 Some(status) if status.code == Code::AlreadyExists => self.existing(place, status).await,
                 Some(status) => {
                     // GCE would answer the same request id with the same failure.
-                    let next = Pending { operation: None, attempt: pending.attempt.saturating_add(1), ..pending };
+                    let attempt = pending.attempt.saturating_add(1);
+                    let next = Pending { operation: None, attempt, ended: true, ..pending };
                     // What is missing is a resource that the class names, not the instance.
                     let code = if status.code == Code::NotFound { Code::Internal } else { status.code };
                     Err(keeping(self.failed(Status { code, ..status }), &next))
@@ -163,7 +195,7 @@ impl Creation<'_> {
 
     /// The failure with the text of the Go driver.
     fn failed(&self, status: Status) -> Status {
-        let message = format!("Create machine {:?} failed: {}", self.name, status.message);
+        let message = format!("Create machine {:?} failed: {}", self.name, errors::without_metadata(&status.message));
         Status { message, ..status }
     }
 }

@@ -16,6 +16,7 @@ use crate::{
     lookup::{self, State},
     options::GcpOptions,
     remove,
+    search::{self, Reach},
     spec::Spec,
     subject::{Place, Subject},
 };
@@ -89,14 +90,18 @@ async fn status(subject: &Subject<'_>, gce: &Session<'_>) -> Result<VmIdentity, 
     if let Some(operation) = operation.filter(|_| !is_deleting) {
         return Err(Status::new(Code::Unimplemented, format!("operation {operation} creates the instance")));
     }
-    for place in subject.places()? {
-        let found = gce.instance(&place, name).await?;
-        let Some(found) = found.filter(|found| lookup::is_owned(found, &subject.owner)) else { continue };
-        if State::of(&found) == State::BeingCreated && !is_deleting {
+    let found = search::by_name(subject, gce, name, Reach::FirstOwned).await?;
+    if let Some((place, found)) = found.iter().find(|(_, found)| lookup::is_owned(found, &subject.owner)) {
+        if State::of(found) == State::BeingCreated && !is_deleting {
             let message = format!("instance {} is {}", place.provider_id(name), found.status);
             return Err(Status::new(Code::Unimplemented, message));
         }
-        return Ok(lookup::identity(&place, &found));
+        return Ok(lookup::identity(place, found));
+    }
+    // A creation is refused by the name. A deletion must not end while the instance may be the machine's.
+    let of_cluster = found.iter().find(|(_, found)| is_deleting && lookup::is_of_cluster(found, &subject.owner));
+    if let Some((place, other)) = of_cluster {
+        return Err(lookup::of_another_role(place, other, &subject.owner));
     }
     Err(not_found())
 }

@@ -87,8 +87,9 @@ async fn a_machine_costs_few_requests() {
     let rig = rig.with_id(&created.vm.provider_id);
     rig.delete().await.unwrap();
     let methods: Vec<_> = rig.gce.requests().iter().map(|call| call.method).collect();
-    let (get, wait) = (Method::GetInstance, Method::WaitOperation);
-    assert_eq!(methods, [get, Method::InsertInstance, wait, get, get, Method::DeleteInstance, wait]);
+    let (get, search, wait) = (Method::GetInstance, Method::AggregatedInstances, Method::WaitOperation);
+    let expected = [get, search, search, Method::InsertInstance, wait, get, get, Method::DeleteInstance, wait];
+    assert_eq!(methods, expected);
 }
 
 #[tokio::test]
@@ -177,7 +178,9 @@ async fn an_instance_with_the_name_is_adopted_if_it_has_our_tags(
     assert_eq!(rig.gce.instances().len(), 1, "nothing is deleted");
     if expected.is_err() {
         assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
-        assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+        let is_of_cluster = tags.contains(&CLUSTER);
+        let code = if is_of_cluster { Code::FailedPrecondition } else { Code::NotFound };
+        assert_eq!(rig.delete().await.unwrap_err().code, code, "the tags may have been edited");
         assert_eq!((rig.list().await.unwrap(), rig.gce.instances().len()), (Vec::new(), 1));
     }
 }
@@ -295,6 +298,133 @@ async fn an_instance_is_found_where_it_was_asked_for_although_the_class_names_an
     assert!(created.vm.provider_id.contains(fake_gce::OTHER_ZONE), "{created:?}");
 }
 
+/// The process is killed after the request, before it could write anything, and the class is edited.
+#[tokio::test]
+async fn an_instance_without_a_trace_is_found_in_the_zone_that_the_class_had() {
+    let rig = Rig::new().await;
+    rig.gce.hold_operations();
+    tokio::time::timeout(Duration::from_millis(300), rig.create()).await.unwrap_err();
+    let rig = rig.with(json!({"zone": fake_gce::OTHER_ZONE}));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::Unimplemented, "it is not whole yet");
+    rig.gce.release_operations();
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, id("m-1"));
+    assert_eq!(rig.gce.inserted(), ["m-1"]);
+    assert_eq!(rig.status().await.unwrap().provider_id, id("m-1"));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.gce.instances().len(), 0);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+    rig.gce.refuse(Method::AggregatedInstances, Refusal::forbidden(), 1);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::PermissionDenied, "a missing list proves nothing");
+}
+
+#[rstest]
+#[case::in_the_zone_of_the_class(json!({"tags": [CLUSTER, "kubernetes-io-role-other"]}), Ok(()))]
+#[case::in_another_zone(json!({"zone": fake_gce::OTHER_ZONE, "tags": [CLUSTER, "kubernetes-io-role-other"]}), Err(Code::AlreadyExists))]
+#[tokio::test]
+async fn a_deletion_does_not_end_while_the_tags_of_the_class_were_edited(
+    #[case] patch: Value,
+    #[case] created: Result<(), Code>,
+) {
+    let rig = Rig::new().await;
+    rig.create().await.unwrap();
+    let mut rig = rig.with(patch);
+    // The request id of the machine proves its instance in the zone of the first request only.
+    assert_eq!(rig.create().await.map(|_| ()).map_err(|status| status.code), created);
+    rig.machine.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition, "{refused}");
+        assert!(refused.message.contains("remove the machine's finalizer"), "{refused}");
+    }
+    assert_eq!(rig.gce.inserted(), ["m-1"]);
+    rig.gce.change_instance("m-1", |one| one["tags"]["items"] = json!([CLUSTER, "kubernetes-io-role-other"]));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.gce.instances().len(), 0);
+}
+
+#[tokio::test]
+async fn a_machine_of_a_class_with_an_unknown_zone_is_deleted() {
+    let rig = Rig::new().await.with(json!({"zone": "nowhere"}));
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+    let named = format!("gce:///{}/nowhere/m-1", fake_gce::PROJECT);
+    let rig = rig.with_id(&named);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::InvalidArgument, "an id is not a mistake in a class");
+}
+
+#[tokio::test]
+async fn an_instance_is_deleted_although_its_operation_can_not_be_read() {
+    let mut rig = Rig::new().await;
+    rig.gce.hold_operations();
+    let late = rig.create_within(SHORT).await.unwrap_err();
+    rig.keep(&late);
+    rig.gce.release_operations();
+    rig.gce.refuse(Method::GetOperation, Refusal::forbidden(), 2);
+    rig.delete().await.unwrap();
+    assert_eq!(rig.gce.instances().len(), 0);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::PermissionDenied, "an instance may still appear");
+    rig.gce.refuse(Method::GetOperation, Refusal::new(410, "deleted", "The operation is gone"), 1);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+}
+
+#[tokio::test]
+async fn an_operation_in_the_state_of_a_machine_is_no_path() {
+    let mut rig = Rig::new().await;
+    let pending = Pending {
+        project: fake_gce::PROJECT.to_owned(),
+        zone: fake_gce::ZONE.to_owned(),
+        attempt: 0,
+        operation: Some("../instances/m-1/reset?x=".to_owned()),
+        ended: false,
+    };
+    rig.machine.status.last_known_state = pending.state();
+    rig.create().await.unwrap();
+    rig.delete().await.unwrap();
+    assert!(rig.gce.requests().iter().all(|call| !call.path.contains("reset")));
+}
+
+#[tokio::test]
+async fn a_failed_creation_does_not_bind_its_machine_to_a_project() {
+    let mut rig = Rig::new().await;
+    rig.gce.fail(Method::InsertInstance, &[OperationError::zone_exhausted()], 1);
+    let failed = rig.create().await.unwrap_err();
+    // The Secret names another project now.
+    let state = failed.last_known_state.unwrap().replace(fake_gce::PROJECT, "an-earlier-project");
+    rig.machine.status.last_known_state = state;
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.create().await.unwrap().vm.provider_id, id("m-1"));
+    rig.delete().await.unwrap();
+    assert_eq!(rig.gce.instances().len(), 0);
+}
+
+#[tokio::test]
+async fn request_ids_of_instances_that_are_gone_are_tried_only_once() {
+    let mut rig = Rig::new().await;
+    for _ in 0..4 {
+        rig.create().await.unwrap();
+        rig.delete().await.unwrap();
+    }
+    let failed = rig.create().await.unwrap_err();
+    assert_eq!(failed.code, Code::Internal, "{failed}");
+    rig.keep(&failed);
+    rig.create().await.unwrap();
+    assert_eq!(rig.gce.inserted().len(), 5);
+}
+
+#[tokio::test]
+async fn a_message_of_gce_about_metadata_does_not_show_user_data() {
+    let rig = Rig::new().await;
+    let message = "Invalid value for field 'resource.metadata': '{ \"item\": [{\"value\": \"#!/bi...'. Too large.";
+    rig.gce.refuse(Method::InsertInstance, Refusal::new(400, "invalid", message), 1);
+    let refused = rig.create().await.unwrap_err();
+    assert!(!refused.message.contains("#!/bi") && refused.message.contains("Too large."), "{refused}");
+    let rig = rig.with(json!({"metadata": [{"key": "startup-script", "value": "x"}]}));
+    let refused = rig.create().await.unwrap_err();
+    assert_eq!(refused.code, Code::InvalidArgument);
+    assert!(refused.message.contains("providerSpec.metadata[0].key: Forbidden"), "{refused}");
+    assert_eq!(rig.gce.count(Method::InsertInstance), 1);
+}
+
 #[tokio::test]
 async fn a_machine_is_deleted_while_its_instance_is_created() {
     let mut rig = Rig::new().await;
@@ -312,7 +442,11 @@ async fn a_machine_is_deleted_while_its_instance_is_created() {
 async fn g09_a_machine_of_an_invalid_class_is_deleted() {
     let rig = Rig::new().await;
     rig.create().await.unwrap();
-    let rig = rig.with(json!({"disks": null, "machineType": null, "scheduling": null, "networkInterfaces": []}));
+    let wrong_types = json!({"labels": 5, "gpu": "x", "canIpForward": "yes", "metadata": {}});
+    let rig = rig.with(wrong_types);
+    assert_eq!(rig.create().await.unwrap_err().code, Code::InvalidArgument);
+    assert_eq!((rig.status().await.unwrap().provider_id, rig.list().await.unwrap().len()), (id("m-1"), 1));
+    let rig = rig.with(json!({"disks": 7, "machineType": null, "scheduling": null, "networkInterfaces": []}));
     assert_eq!(rig.create().await.unwrap_err().code, Code::InvalidArgument);
     assert_eq!(rig.status().await.unwrap().provider_id, id("m-1"));
     rig.delete().await.unwrap();

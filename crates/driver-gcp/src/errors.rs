@@ -40,6 +40,12 @@ const NOT_AVAILABLE: &str = "not available in zone";
 const QUOTA: [&str; 2] = ["quotaExceeded", "limitExceeded"];
 /// The reasons that mean too many requests.
 const THROTTLED: [&str; 3] = ["rateLimitExceeded", "userRateLimitExceeded", "concurrentLimitExceeded"];
+/// The status of Google's APIs for a name that another resource has. Some answers have it instead of a reason.
+const STATUS_ALREADY_EXISTS: &str = "ALREADY_EXISTS";
+/// The reason of an answer with status 410: what the request names existed, and does not exist any more.
+const GONE: &str = "gone";
+/// The reason for a field with a wrong value.
+const INVALID: &str = "invalid";
 /// The reason for a resource that another operation is changing.
 const NOT_READY: &str = "resourceNotReady";
 
@@ -55,6 +61,7 @@ struct ErrorBody {
 struct ApiError {
     message: String,
     errors: Vec<ApiErrorEntry>,
+    status: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -75,7 +82,12 @@ pub fn failure(what: &str, answer: &Answer) -> Option<Failure> {
         let code = code_without_error(status);
         return Some(Failure::new(code, message, kind(status, code)));
     };
-    let reason = error.errors.into_iter().next().map(|entry| entry.reason).unwrap_or_default();
+    let given = error.errors.into_iter().next().map(|entry| entry.reason).unwrap_or_default();
+    let reason = match (status, given.as_str(), error.status.as_str()) {
+        (410, ..) => GONE.to_owned(),
+        (409, "", STATUS_ALREADY_EXISTS) => ALREADY_EXISTS.to_owned(),
+        _ => given,
+    };
     let code = code_of(status, &reason, &error.message);
     let kind = if THROTTLED.contains(&reason.as_str()) { FailureKind::Throttled } else { kind(status, code) };
     let shown = if reason.is_empty() { String::new() } else { format!(", {reason}") };
@@ -100,7 +112,7 @@ fn code_of(status: u16, reason: &str, message: &str) -> Code {
         _ if THROTTLED.contains(&reason) => Code::Unavailable,
         (400..500, _) if message.contains(NOT_IN_ZONE) => Code::ResourceExhausted,
         (403, _) => Code::PermissionDenied,
-        (404, _) => Code::NotFound,
+        (404 | 410, _) => Code::NotFound,
         (409, ALREADY_EXISTS) => Code::AlreadyExists,
         (400, NOT_READY) | (408 | 429 | 500.., _) => Code::Unavailable,
         (409, _) => Code::Aborted,
@@ -122,13 +134,33 @@ const fn code_without_error(status: u16) -> Code {
 }
 
 /// The failure of a request for a resource, such as `instances/m-1`. A 404 proves that this resource does not exist only if it names it. Otherwise
-/// the project or the zone does not exist, or these credentials do not see it.
+/// the project or the zone does not exist, or these credentials do not see it. A 410 is about the resource itself.
 pub fn of_resource(failure: Failure, resource: &str) -> Failure {
-    let names_it = || failure.status.message.contains(&format!("/{resource}'"));
+    let names_it = || failure.reason == GONE || failure.status.message.contains(&format!("/{resource}'"));
     if failure.status.code == Code::NotFound && !names_it() {
         return Failure { status: Status { code: Code::FailedPrecondition, ..failure.status }, ..failure };
     }
     failure
+}
+
+/// Whether GCE refuses a request because its zone does not exist.
+pub fn is_unknown_zone(failure: &Failure) -> bool {
+    let says = |part: &str| failure.status.message.contains(part);
+    failure.reason == INVALID && says("field 'zone'") && says("Unknown zone")
+}
+
+/// How messages name the metadata of an instance.
+const METADATA_FIELD: &str = "field 'resource.metadata";
+
+/// A message about a creation without the value of the metadata, which contains a part of the user data. GCE shortens the value, so that a search for
+/// the user data does not find it.
+pub fn without_metadata(message: &str) -> String {
+    let Some(field) = message.find(METADATA_FIELD) else { return message.to_owned() };
+    let value = message[field + METADATA_FIELD.len()..].find('\'').map(|end| field + METADATA_FIELD.len() + end + 1);
+    let value = value.unwrap_or(message.len());
+    // The value ends with the last quote. What follows is shown only if it is the next sentence, and not a part of an open value.
+    let detail = message[value..].rsplit_once("'. ").map(|(_, detail)| format!(". {detail}")).unwrap_or_default();
+    format!("{}: (not shown){detail}", &message[..value])
 }
 
 /// The status of a failed operation. `None` for a success. All entries count, and their messages are joined.
@@ -152,6 +184,7 @@ pub fn of_operation(entries: &[ErrorEntry]) -> Option<Status> {
 
 fn is_exhausted(entry: &ErrorEntry) -> bool {
     entry.code.contains("RESOURCE_POOL_EXHAUSTED")
+        || entry.code.contains("IP_SPACE_EXHAUSTED")
         || entry.code.contains("QUOTA")
         || (entry.code == "UNSUPPORTED_OPERATION" && entry.message.contains(NOT_AVAILABLE))
         || entry.message.contains(NOT_IN_ZONE)
@@ -229,6 +262,38 @@ mod tests {
         assert_eq!(of_resource(failure, "instances/m").status.code, code);
     }
 
+    #[test]
+    fn a_410_proves_that_the_resource_is_gone() {
+        let failure = failure("w", &google(410, "deleted", "no")).unwrap();
+        assert_eq!(of_resource(failure, "operations/o").status.code, Code::NotFound);
+    }
+
+    #[test]
+    fn a_taken_name_is_known_by_the_status_if_the_answer_has_no_reason() {
+        let body = json!({"error": {"code": 409, "message": "no", "status": "ALREADY_EXISTS"}}).to_string();
+        let failure = failure("w", &answer(409, body)).unwrap();
+        assert_eq!((failure.status.code, failure.reason.as_str()), (Code::AlreadyExists, ALREADY_EXISTS));
+    }
+
+    #[rstest]
+    #[case::another_field(
+        "Invalid value for field 'zone': 'z'. Unknown zone.",
+        "Invalid value for field 'zone': 'z'. Unknown zone."
+    )]
+    #[case::a_value(
+        "field 'resource.metadata': '{ \"value\": \"#!/bi...'. Metadata has duplicate keys., invalid",
+        "field 'resource.metadata': (not shown). Metadata has duplicate keys., invalid"
+    )]
+    #[case::an_item(
+        "field 'resource.metadata.items[0].value': 'it's secret'. Too long.",
+        "field 'resource.metadata.items[0].value': (not shown). Too long."
+    )]
+    #[case::an_open_value("field 'resource.metadata': 'a 'b' secret", "field 'resource.metadata': (not shown)")]
+    #[case::cut_off("field 'resource.metadata", "field 'resource.metadata: (not shown)")]
+    fn the_value_of_metadata_is_not_shown(#[case] message: &str, #[case] shown: &str) {
+        assert_eq!(without_metadata(message), shown);
+    }
+
     fn entry(code: &str, message: &str) -> ErrorEntry {
         ErrorEntry { code: code.to_owned(), message: message.to_owned() }
     }
@@ -236,6 +301,7 @@ mod tests {
     #[rstest]
     #[case::g03_no_capacity(&[("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "full"), ("STOCKOUT", "now")], Code::ResourceExhausted)]
     #[case::no_capacity(&[("RESOURCE_POOL_EXHAUSTED", "full")], Code::ResourceExhausted)]
+    #[case::no_addresses(&[("IP_SPACE_EXHAUSTED_WITH_DETAILS", "full")], Code::ResourceExhausted)]
     #[case::a_quota(&[("QUOTA_EXCEEDED", "CPUS")], Code::ResourceExhausted)]
     #[case::not_the_last_entry(&[("QUOTA_EXCEEDED", "CPUS"), ("OTHER", "x")], Code::ResourceExhausted)]
     #[case::not_in_the_zone(&[("UNSUPPORTED_OPERATION", "c4 is not available in zone z")], Code::ResourceExhausted)]

@@ -3,7 +3,7 @@
 //! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
 //! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates GCE. With the feature `driver`,
 //! [`GcpDriver`] makes requests to GCE: [`driver`] implements the trait, [`create`] and [`remove`] carry out what [`lookup`] decides, with the
-//! bodies of [`body`] and the state of [`state`]. [`compute`] sends requests. [`login`] reads the credentials of a Secret, and [`token`] makes or
+//! bodies of [`body`], the instances of [`search`] and the state of [`state`]. [`compute`] sends requests. [`login`] reads the credentials of a Secret, and [`token`] makes or
 //! exchanges tokens for them.
 //! Source: spec/providers §5, decisions.md 59 and 60; messages as in machine-controller-manager-provider-gcp.
 
@@ -36,6 +36,8 @@ mod request_id;
 mod resources;
 mod rules;
 mod schema;
+#[cfg(feature = "driver")]
+mod search;
 mod secret;
 #[cfg(feature = "driver")]
 mod spec;

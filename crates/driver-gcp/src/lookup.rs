@@ -51,7 +51,7 @@ pub fn check_named_by_id(
         let message = format!("the provider id {id} names another instance than {machine}; it is not touched");
         return Err(Status::new(Code::FailedPrecondition, message));
     }
-    if owner.share_a_cluster_with(|key| instance.tags.items.iter().any(|tag| tag == key)) {
+    if is_of_cluster(instance, owner) {
         return Ok(());
     }
     let message = format!(
@@ -59,6 +59,21 @@ pub fn check_named_by_id(
          the tags if it belongs to this machine, otherwise remove the machine's finalizer"
     );
     Err(Status::new(Code::FailedPrecondition, message))
+}
+
+/// Whether an instance belongs to the cluster of a class, with any role.
+pub fn is_of_cluster(instance: &Instance, owner: &OwnerTags) -> bool {
+    owner.share_a_cluster_with(|key| instance.tags.items.iter().any(|tag| tag == key))
+}
+
+/// The status for an instance with the machine's name that lacks a tag of the class: it may be the machine's, because tags may be edited.
+pub fn of_another_role(place: &Place, instance: &Instance, owner: &OwnerTags) -> Status {
+    let id = place.provider_id(&instance.name);
+    let message = format!(
+        "instance {id} has the name of the machine and a tag of its cluster, but not all network tags {owner}; it is not touched; add the \
+         tags if it belongs to this machine, otherwise remove the machine's finalizer"
+    );
+    Status::new(Code::FailedPrecondition, message)
 }
 
 /// The status for a missing instance.

@@ -6,7 +6,8 @@ use crate::{
     compute::Session,
     errors,
     lookup::{self, Protection},
-    resources::Operation,
+    resources::{Instance, Operation},
+    search::{self, Reach},
     subject::{InstanceLocation, Place, Subject},
     waiting::{self, Waited},
 };
@@ -18,7 +19,7 @@ enum FoundBy {
     Id,
     /// The provider id in a list: the machine is made up by the collector of orphans.
     ListedId,
-    /// The name of the machine.
+    /// The name of the machine, and the tags of its owner.
     Name,
 }
 
@@ -34,20 +35,27 @@ pub async fn machine(subject: &Subject<'_>, gce: &Session<'_>) -> Result<(), Sta
     let is_gone = || lookup::not_found(subject.shown_name());
     if let Some(location) = subject.location()? {
         let by = if subject.machine.metadata.uid.is_some() { FoundBy::Id } else { FoundBy::ListedId };
-        let was_there = instance(subject, gce, &location, by).await.map_err(failed)?;
-        return if was_there { Ok(()) } else { Err(is_gone()) };
+        let found = gce.instance(&location.place, &location.name).await.map_err(|failure| failed(failure.into()))?;
+        let Some(found) = found else { return Err(is_gone()) };
+        return instance(subject, gce, &location, (&found, by)).await.map_err(failed);
     }
     let Some(name) = subject.name() else { return Err(is_gone()) };
-    let is_running = creation_runs(subject, gce).await.map_err(failed)?;
-    let mut was_there = false;
-    for place in subject.places()? {
-        let location = InstanceLocation { place, name: name.to_owned() };
-        was_there |= instance(subject, gce, &location, FoundBy::Name).await.map_err(failed)?;
+    // An instance is deleted even if its operation can't be asked for.
+    let is_running = creation_runs(subject, gce).await;
+    let found = search::by_name(subject, gce, name, Reach::All).await.map_err(|failure| failed(failure.into()))?;
+    let is_owned = |(_, found): &search::Found| lookup::is_owned(found, &subject.owner);
+    let (ours, others): (Vec<_>, Vec<_>) = found.into_iter().partition(is_owned);
+    for (place, found) in &ours {
+        let location = InstanceLocation { place: place.clone(), name: name.to_owned() };
+        instance(subject, gce, &location, (found, FoundBy::Name)).await.map_err(failed)?;
     }
-    if was_there {
+    if !ours.is_empty() {
         return Ok(());
     }
-    if is_running {
+    if let Some((place, other)) = others.iter().find(|(_, other)| lookup::is_of_cluster(other, &subject.owner)) {
+        return Err(failed(lookup::of_another_role(place, other, &subject.owner)));
+    }
+    if is_running.map_err(failed)? {
         let message = "the creation of the instance has not ended; its instance is deleted as soon as it is shown";
         return Err(failed(Status::new(Code::Unavailable, message)));
     }
@@ -61,26 +69,23 @@ async fn creation_runs(subject: &Subject<'_>, gce: &Session<'_>) -> Result<bool,
     Ok(gce.operation(&place, operation).await?.is_some_and(|operation| !operation.is_done()))
 }
 
-/// Deletes an instance and waits until it is gone. Returns whether there was one.
+/// Deletes an instance, which was found in this way, and waits until it is gone.
 async fn instance(
     subject: &Subject<'_>,
     gce: &Session<'_>,
     location: &InstanceLocation,
-    by: FoundBy,
-) -> Result<bool, Status> {
+    (instance, by): (&Instance, FoundBy),
+) -> Result<(), Status> {
     let InstanceLocation { place, name } = location;
-    let Some(instance) = gce.instance(place, name).await? else { return Ok(false) };
-    let is_owned = lookup::is_owned(&instance, &subject.owner);
     match by {
-        FoundBy::Id => lookup::check_named_by_id(&instance, location, &subject.owner, subject.shown_name())?,
-        FoundBy::ListedId if !is_owned => {
+        FoundBy::Id => lookup::check_named_by_id(instance, location, &subject.owner, subject.shown_name())?,
+        FoundBy::ListedId if !lookup::is_owned(instance, &subject.owner) => {
             let message = format!("instance {} lacks the network tags {}", place.provider_id(name), subject.owner);
             return Err(Status::new(Code::FailedPrecondition, message));
         }
-        FoundBy::Name if !is_owned => return Ok(false),
         FoundBy::ListedId | FoundBy::Name => {}
     }
-    match Protection::of(&instance, &subject.spec, subject.machine) {
+    match Protection::of(instance, &subject.spec, subject.machine) {
         Protection::Absent => {}
         Protection::Lifted => {
             let operation = gce.lift_protection(place, name).await?;
@@ -88,8 +93,8 @@ async fn instance(
         }
         Protection::Kept => return Err(lookup::protected(place, name)),
     }
-    let Some(operation) = gce.delete(place, name).await? else { return Ok(true) };
-    ended(gce, place, operation).await.map(|()| true)
+    let Some(operation) = gce.delete(place, name).await? else { return Ok(()) };
+    ended(gce, place, operation).await
 }
 
 /// Waits for the end of an operation of a deletion. That the instance does not exist any more is a success.
@@ -102,7 +107,7 @@ async fn ended(gce: &Session<'_>, place: &Place, operation: Operation) -> Result
         }
         // Whether the instance is gone is found out by the next attempt.
         Waited::Forgotten => Err(Status::new(Code::Unavailable, format!("GCE does not know operation {running}"))),
-        Waited::Done(operation) => match errors::of_operation(operation.failures()) {
+        Waited::Done(operation) => match errors::of_operation(&operation.failures()) {
             Some(status) if status.code != Code::NotFound => Err(status),
             _ => Ok(()),
         },

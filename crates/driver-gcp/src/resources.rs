@@ -1,5 +1,7 @@
 //! The parts of GCE's resources that the driver reads. A field that is absent has its empty value, because GCE leaves empty fields out.
 
+use std::collections::BTreeMap;
+
 use machine_driver::Timestamp;
 use serde::Deserialize;
 
@@ -53,6 +55,25 @@ pub struct InstanceList {
     pub warning: Option<Warning>,
 }
 
+/// A page of a list of the instances of all zones.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AggregatedList {
+    /// The instances by zone: `zones/NAME`.
+    pub items: BTreeMap<String, ScopedList>,
+    pub next_page_token: Option<String>,
+    pub unreachables: Vec<String>,
+    pub warning: Option<Warning>,
+}
+
+/// The instances of one zone on a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ScopedList {
+    pub instances: Vec<Instance>,
+    pub warning: Option<Warning>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Warning {
@@ -62,11 +83,13 @@ pub struct Warning {
 
 /// A change that GCE carries out after its answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct Operation {
     pub name: String,
     pub status: String,
     pub error: Option<OperationError>,
+    pub http_error_status_code: Option<u16>,
+    pub http_error_message: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -89,9 +112,14 @@ impl Operation {
         self.status == "DONE"
     }
 
-    /// The reasons of the failure. Empty for a success.
-    pub fn failures(&self) -> &[ErrorEntry] {
-        self.error.as_ref().map_or(&[], |error| &error.errors)
+    /// The reasons of the failure. Empty for a success. A failure without reasons has the HTTP status of the operation as its reason.
+    pub fn failures(&self) -> Vec<ErrorEntry> {
+        let reasons = self.error.as_ref().map(|error| error.errors.clone()).unwrap_or_default();
+        let Some(status) = self.http_error_status_code.filter(|status| reasons.is_empty() && *status >= 400) else {
+            return reasons;
+        };
+        let message = format!("the operation failed with HTTP status {status} {}", self.http_error_message);
+        vec![ErrorEntry { code: String::new(), message }]
     }
 }
 
@@ -120,8 +148,13 @@ mod tests {
     fn an_operation_fails_with_all_its_reasons() {
         let failed = json!({"name": "op", "status": "DONE", "error": {"errors": [{"code": "A", "message": "a"}, {"code": "B"}]}});
         let read: Operation = serde_json::from_value(failed).unwrap();
-        let codes: Vec<_> = read.failures().iter().map(|entry| entry.code.as_str()).collect();
+        let failures = read.failures();
+        let codes: Vec<_> = failures.iter().map(|entry| entry.code.as_str()).collect();
         assert!(read.is_done() && codes == ["A", "B"]);
+        let silent =
+            json!({"name": "op", "status": "DONE", "httpErrorStatusCode": 403, "httpErrorMessage": "FORBIDDEN"});
+        let read: Operation = serde_json::from_value(silent).unwrap();
+        assert_eq!(read.failures()[0].message, "the operation failed with HTTP status 403 FORBIDDEN");
         let running: Operation = serde_json::from_value(json!({"name": "op", "status": "PENDING"})).unwrap();
         assert!(!running.is_done() && running.failures().is_empty());
     }

@@ -133,12 +133,20 @@ pub struct MachineFeatures {
     pub enable_nested_virtualization: bool,
 }
 
+/// The fields that are needed to find and delete the instance of a machine.
+const FIELDS_OF_MACHINES: [&str; 3] = ["zone", "tags", "deletionProtection"];
+
 impl Spec {
-    /// Reads the spec of a class. Only the zone is checked, so that the machines of an invalid class can be found and deleted.
+    /// Reads what is needed to find and delete the machines of a class. Other fields are empty, so that a mistake in them does not matter.
     ///
     /// # Errors
     /// `InvalidArgument` for a class of another driver, for fields of other types, and for a text that is no zone.
     pub fn read(class: &MachineClass) -> Result<Self, Status> {
+        Self::of_fields(class, |field| FIELDS_OF_MACHINES.contains(&field))
+    }
+
+    /// Reads the fields that a filter selects.
+    fn of_fields(class: &MachineClass, is_read: impl Fn(&str) -> bool) -> Result<Self, Status> {
         if class.provider != GCP {
             let message = format!("Requested for Provider '{}', we only support '{GCP}'", class.provider);
             return Err(Status::new(Code::InvalidArgument, message));
@@ -146,8 +154,11 @@ impl Spec {
         if !class.provider_spec.is_object() {
             return Err(Status::new(Code::InvalidArgument, "providerSpec: must be an object"));
         }
-        let as_read =
-            MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
+        let mut fields = as_go_reads(&SCHEMA, &class.provider_spec);
+        if let Some(fields) = fields.as_object_mut() {
+            fields.retain(|field, _| is_read(field));
+        }
+        let as_read = MachineClass { provider_spec: fields, ..MachineClass::default() };
         let spec: Self = provider_spec(&as_read)?;
         if spec.zone.is_empty() {
             return Err(Status::new(Code::InvalidArgument, "error while validating Zone zone cannot be empty"));
@@ -163,13 +174,13 @@ impl Spec {
     /// Reads the spec of a class and checks the rules. A creation needs this, because the class may be older than the webhook.
     ///
     /// # Errors
-    /// The errors of [`Self::read`], and `InvalidArgument` with all broken rules.
+    /// The errors of [`Self::read`] for all fields, and `InvalidArgument` with all broken rules.
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let mut found = Findings::new();
         if class.provider == GCP {
             GcpClasses.validate(class, &mut found);
         }
-        let spec = Self::read(class)?;
+        let spec = Self::of_fields(class, |_| true)?;
         if found.denies() {
             let message = format!("error while validating ProviderSpec {}", found.aggregate());
             return Err(Status::new(Code::InvalidArgument, message));
@@ -214,7 +225,7 @@ mod tests {
             "networkInterfaces": [{"network": "n", "disableExternalIp": true}],
             "tags": ["kubernetes-io-cluster-shoot--a", "kubernetes-io-role-node", "x"],
         });
-        let spec = Spec::read(&class("GCP", spec)).unwrap();
+        let spec = Spec::of_fields(&class("GCP", spec), |_| true).unwrap();
         assert_eq!((spec.zone.as_str(), spec.description.as_str()), ("z", ""));
         assert!(spec.network_interfaces[0].disable_external_ip);
         assert_eq!(*spec.owner_tags().unwrap().owner(), Owner::new("shoot--a", "node"));

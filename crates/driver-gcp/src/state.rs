@@ -18,6 +18,9 @@ pub struct Pending {
     /// The operation that creates the instance. `None` if GCE has not named one, or the operation has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
+    /// Whether the attempts before this one have ended without an instance, so that none is left in the place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ended: bool,
 }
 
 impl Pending {
@@ -45,12 +48,17 @@ mod tests {
 
     #[test]
     fn a_state_is_read_as_it_was_written() {
-        let pending =
-            Pending { project: "p".to_owned(), zone: "z".to_owned(), attempt: 1, operation: Some("op".to_owned()) };
+        let pending = Pending {
+            project: "p".to_owned(),
+            zone: "z".to_owned(),
+            attempt: 1,
+            operation: Some("op".to_owned()),
+            ended: false,
+        };
         assert_eq!(pending.state(), r#"{"attempt":1,"operation":"op","project":"p","zone":"z"}"#);
         assert_eq!(Pending::of(&pending.state()), Some(pending));
         let of_newer_version = r#"{"project":"p","zone":"z","later":[]}"#;
-        let read = Pending { project: "p".to_owned(), zone: "z".to_owned(), attempt: 0, operation: None };
+        let read = Pending { project: "p".to_owned(), zone: "z".to_owned(), attempt: 0, operation: None, ended: false };
         assert_eq!(Pending::of(of_newer_version), Some(read));
     }
 

@@ -86,8 +86,10 @@ impl<'a> Subject<'a> {
             Status::new(Code::InvalidArgument, message)
         })?;
         let login = Login::of(&request.secret)?;
+        // The parts of the state become parts of URLs, and users can write it.
         let pending = Pending::of(&request.machine.status.last_known_state)
-            .filter(|pending| Place::of(&pending.project, &pending.zone).is_some());
+            .filter(|pending| Place::of(&pending.project, &pending.zone).is_some())
+            .map(|pending| Pending { operation: pending.operation.filter(|name| is_name(name)), ..pending });
         Ok(Self { spec, owner, login, machine: &request.machine, secret: &request.secret, pending })
     }
 
@@ -125,7 +127,10 @@ impl<'a> Subject<'a> {
 
     /// The place of a creation that has not ended.
     pub fn place_of_creation(&self) -> Option<Place> {
-        self.pending.as_ref().and_then(|pending| Place::of(&pending.project, &pending.zone))
+        self.pending
+            .as_ref()
+            .filter(|pending| !pending.ended)
+            .and_then(|pending| Place::of(&pending.project, &pending.zone))
     }
 
     /// The places of an instance without a provider id: that of the creation, and that of the class, which may have been edited since.

@@ -49,6 +49,10 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
 /// After a refusal, the services are not asked again for this time. Otherwise every machine of the class would ask them and wait.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The codes of refusals.
+const REFUSALS: [Code; 3] = [Code::Unauthenticated, Code::PermissionDenied, Code::InvalidArgument];
+/// Signed tokens are issued this long ago, because Google refuses tokens from the future, and clocks differ.
+const BACKDATED: Duration = Duration::from_secs(10);
 /// The maximum number of accounts in the cache.
 const MAX_ENTRIES: usize = 256;
 /// The field of credentials with the path of a token file, for messages.
@@ -105,7 +109,10 @@ impl Tokens {
                 Err(failure) => (Instant::now(), Status::from(failure)),
             },
         };
-        entry.refused = Some(refused.clone());
+        // Another failure, such as the end of this call's time, says nothing about other calls.
+        if REFUSALS.contains(&refused.1.code) {
+            entry.refused = Some(refused.clone());
+        }
         // The old token is used until it expires.
         entry.token.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or(refused.1)
     }
@@ -250,9 +257,11 @@ fn subject_token(account: &ExternalAccount, options: &GcpOptions) -> Result<Secr
 fn signed(email: &str, key_id: &str, key: &Secret, now: Timestamp) -> Result<Token, Status> {
     let refused = |why: &str| Status::new(Code::InvalidArgument, format!("signing a token: {why}"));
     let key = key_pair(key).map_err(refused)?;
-    let (issued, expires) = (now.as_second(), now.saturating_add(LIFETIME).unwrap_or(now));
+    let issued = now.saturating_sub(BACKDATED).unwrap_or(now);
+    let expires = issued.saturating_add(LIFETIME).unwrap_or(now);
     let head = json!({"alg": "RS256", "typ": "JWT", "kid": key_id});
-    let claims = json!({"iss": email, "sub": email, "aud": AUDIENCE, "iat": issued, "exp": expires.as_second()});
+    let claims =
+        json!({"iss": email, "sub": email, "aud": AUDIENCE, "iat": issued.as_second(), "exp": expires.as_second()});
     let encode = |part: &Value| BASE64_URL_SAFE_NO_PAD.encode(part.to_string());
     let signed = format!("{}.{}", encode(&head), encode(&claims));
     let mut signature = vec![0; key.public().modulus_len()];

@@ -83,6 +83,29 @@ async fn c_14_a_refused_token_is_not_repeated_in_messages_and_not_sent_for_each_
 }
 
 #[tokio::test]
+async fn an_outage_of_the_token_service_in_one_call_is_not_the_answer_to_the_next() {
+    let mut rig = Rig::new().await;
+    let (driver, secret, _directory) = with_token(&rig, fake_gce::SUBJECT_TOKEN, false);
+    (rig.driver, rig.secret) = (driver, secret);
+    rig.gce.refuse(Method::ExchangeToken, fake_gce::Refusal::unavailable(), 4);
+    assert_eq!(rig.list().await.unwrap_err().code, Code::Unavailable);
+    rig.list().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_signed_token_is_valid_for_a_clock_that_is_late() {
+    let rig = Rig::new().await;
+    let login = Login::of(&rig.secret).unwrap();
+    let Credentials::ServiceAccount { email, key_id, key } = &login.credentials else { panic!("a service account") };
+    let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    let token = signed(email, key_id, key, now).unwrap();
+    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.value.reveal().split('.').nth(1).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&claims).unwrap();
+    let issued = now.as_second() - 10;
+    assert_eq!((&claims["iat"], &claims["exp"]), (&json!(issued), &json!(issued + 3600)));
+}
+
+#[tokio::test]
 async fn a_token_file_outside_its_directories_is_not_read() {
     let mut rig = Rig::new().await;
     let (_, secret, _directory) = with_token(&rig, fake_gce::SUBJECT_TOKEN, false);

@@ -35,7 +35,7 @@ pub const SECONDARY_RANGE: &str = "pods";
 
 const HOST: &str = "https://www.googleapis.com/compute/v1";
 const CREATED: &str = "2026-01-07T03:14:15.926-08:00";
-const ZONES: [&str; 2] = [ZONE, OTHER_ZONE];
+pub const ZONES: [&str; 2] = [ZONE, OTHER_ZONE];
 const DISK_TYPES: [&str; 5] = ["pd-standard", "pd-balanced", "pd-ssd", "hyperdisk-balanced", "local-ssd"];
 
 /// The URL of a resource, as answers have it.

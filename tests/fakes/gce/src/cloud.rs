@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     Call, Timing,
@@ -233,6 +233,12 @@ impl Cloud {
                 let all = of_zone.map(|((_, name), one)| (name.clone(), one.value.clone())).collect();
                 listed("instance", zone, "instances", all, query)
             }
+            Method::AggregatedInstances => {
+                let now = Instant::now();
+                let visible = self.instances.iter().filter(|(_, one)| one.listed_at <= now);
+                let all = visible.map(|((zone, name), one)| (format!("{zone}/{name}"), one.value.clone())).collect();
+                aggregated(all, query)
+            }
             Method::GetOperation | Method::WaitOperation => {
                 let name = parameter("operation");
                 let found = self.operations.iter().find(|operation| {
@@ -380,6 +386,32 @@ impl Cloud {
     pub fn longest_wait(&self) -> Duration {
         self.timing.wait
     }
+}
+
+/// A page of a list of the instances of all zones. A zone without instances has a warning.
+fn aggregated(all: Vec<(String, Value)>, query: &BTreeMap<String, String>) -> Answer {
+    let page = lists::page(all, query)?;
+    let path = format!("projects/{PROJECT}/aggregated/instances");
+    let mut scopes = Map::new();
+    for zone in catalogue::ZONES {
+        let of_zone =
+            page.items.iter().filter(|one| one["zone"].as_str().is_some_and(|url| url.ends_with(&format!("/{zone}"))));
+        let instances: Vec<_> = of_zone.cloned().collect();
+        let scope = if instances.is_empty() {
+            let message = format!("There are no results for scope 'zones/{zone}' on this page.");
+            let data = [json!({"key": "scope", "value": format!("zones/{zone}")})];
+            json!({"warning": {"code": "NO_RESULTS_ON_PAGE", "message": message, "data": data}})
+        } else {
+            json!({ "instances": instances })
+        };
+        scopes.insert(format!("zones/{zone}"), scope);
+    }
+    let mut answer =
+        json!({"kind": "compute#instanceAggregatedList", "id": path, "selfLink": url(&path), "items": scopes});
+    if let Some(next) = page.next {
+        answer["nextPageToken"] = json!(next);
+    }
+    Ok(answer)
 }
 
 /// A page of a list.

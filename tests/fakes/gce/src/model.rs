@@ -40,6 +40,8 @@ methods! {
     GetInstance = "compute.instances.get",
     /// `compute.instances.list`.
     ListInstances = "compute.instances.list",
+    /// `compute.instances.aggregatedList`.
+    AggregatedInstances = "compute.instances.aggregatedList",
     /// `compute.instances.delete`.
     DeleteInstance = "compute.instances.delete",
     /// `compute.instances.setDeletionProtection`.
