@@ -10,7 +10,7 @@ use std::{
 
 use cloud_client::{Bytes, HttpOptions, HttpTransport, NoAnswer, Transport};
 use http::{
-    HeaderMap, Request,
+    HeaderMap, Request, Uri,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
 use tokio::{
@@ -44,10 +44,31 @@ pub(super) struct Exporter {
     settings: TracingSettings,
     transport: Arc<dyn Transport>,
     metrics: Metrics,
-    /// Whether the last request failed.
-    is_troubled: bool,
+    /// What is wrong since the last success.
+    trouble: Option<Trouble>,
     /// When an ending process stops sending.
     last: OnceLock<Instant>,
+}
+
+/// What is wrong with a collector. A later variant is worse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    /// A batch is sent again.
+    Waits,
+    /// A batch was dropped.
+    Drops,
+}
+
+impl Trouble {
+    /// The text for the log.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Waits => {
+                "spans can't be delivered yet; a batch is sent five times, and the next spans wait in a queue"
+            }
+            Self::Drops => "spans can't be delivered and are dropped; mcm_trace_spans_dropped_total counts them",
+        }
+    }
 }
 
 /// The handle that records spans, and the task that sends them. Without a collector the handle records nothing.
@@ -84,13 +105,13 @@ fn over(
     };
     let tracer = Tracer::new(take, move || clock.now(), draw);
     let metrics = metrics.clone();
-    (tracer, Exporter { queue, settings, transport, metrics, is_troubled: false, last: OnceLock::new() })
+    (tracer, Exporter { queue, settings, transport, metrics, trouble: None, last: OnceLock::new() })
 }
 
 impl Exporter {
     /// Sends spans until `stop`, and then those that are left, for a short time.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        tracing::info!(address = %self.settings.endpoint, "spans are sent to a collector");
+        tracing::info!(address = %shown(&self.settings.endpoint), "spans are sent to a collector");
         while let Some(spans) = self.next_batch(&stop).await {
             self.deliver(&spans, &stop).await;
         }
@@ -127,8 +148,19 @@ impl Exporter {
         (!spans.is_empty()).then_some(spans)
     }
 
-    /// Sends a batch until the collector takes it, refuses it, or has been asked often enough.
+    /// Sends spans, in smaller batches if the collector calls them too large.
     async fn deliver(&mut self, spans: &[Span], stop: &CancellationToken) {
+        let mut batches = vec![spans];
+        while let Some(batch) = batches.pop() {
+            if self.deliver_batch(batch, stop).await == Fit::TooLarge {
+                let (first, second) = batch.split_at(batch.len() / 2);
+                batches.extend([second, first]);
+            }
+        }
+    }
+
+    /// Sends a batch until the collector takes it, refuses it, or has been asked often enough.
+    async fn deliver_batch(&mut self, spans: &[Span], stop: &CancellationToken) -> Fit {
         let body = Bytes::from(otlp::request(&Build::THIS, &self.settings.instance, spans));
         let mut batch = Batch { spans: spans.len().try_into().unwrap_or(u64::MAX), tries: 0 };
         let reason = loop {
@@ -138,23 +170,25 @@ impl Exporter {
                 Refusal::None { taken, refused } => {
                     self.metrics.trace.sent.add(&(), taken);
                     self.count_lost(SpanLoss::Refused, refused);
-                    if std::mem::take(&mut self.is_troubled) {
-                        tracing::info!(address = %self.settings.endpoint, "the collector takes spans again");
+                    if self.trouble.take().is_some() {
+                        tracing::info!(address = %shown(&self.settings.endpoint), "the collector takes spans again");
                     }
-                    return;
+                    return Fit::Done;
                 }
+                Refusal::Halve => return Fit::TooLarge,
                 Refusal::Again(_) if stop.is_cancelled() => break SpanLoss::Ended,
                 Refusal::Again(pause) => {
-                    self.complain(&error);
+                    self.complain(Trouble::Waits, &error);
                     stop.run_until_cancelled(sleep(pause)).await;
                 }
                 Refusal::Drop(reason) => {
-                    self.complain(&error);
+                    self.complain(Trouble::Drops, &error);
                     break reason;
                 }
             }
         };
         self.count_lost(reason, batch.spans);
+        Fit::Done
     }
 
     /// Sends one request. Returns the answer, and a text for the log if it is not good.
@@ -168,6 +202,9 @@ impl Exporter {
             () = sleep(TIMEOUT) => return (Delivery::Silence, "no answer in time".to_owned()),
         };
         match answer {
+            Ok(answer) if answer.status.is_success() && is_page(&answer.headers) => {
+                (Delivery::Page, "the answer is a page: no collector is at this address".to_owned())
+            }
             Ok(answer) if answer.status.is_success() => {
                 (Delivery::Taken { refused: otlp::refused(&answer.body) }, String::new())
             }
@@ -187,19 +224,38 @@ impl Exporter {
         sleep_until(*self.last.get_or_init(|| Instant::now() + LAST)).await;
     }
 
-    /// Logs the first failure after a success.
-    fn complain(&mut self, error: &str) {
-        if !std::mem::replace(&mut self.is_troubled, true) {
-            tracing::warn!(
-                address = %self.settings.endpoint, error,
-                "spans can't be delivered; they wait in a queue, and are dropped when it is full"
-            );
+    /// Logs the first failure after a success, and the first dropped batch.
+    fn complain(&mut self, trouble: Trouble, error: &str) {
+        if self.trouble < Some(trouble) {
+            self.trouble = Some(trouble);
+            tracing::warn!(address = %shown(&self.settings.endpoint), error, "{}", trouble.text());
         }
     }
 
     fn count_lost(&self, reason: SpanLoss, spans: u64) {
         self.metrics.trace.dropped.add(&LostSpans { reason }, spans);
     }
+}
+
+/// Whether a batch has to be sent in parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fit {
+    /// It was taken or dropped.
+    Done,
+    /// It was too large.
+    TooLarge,
+}
+
+/// An address for the log. Its path may contain a token.
+fn shown(address: &Uri) -> String {
+    let host = address.host().unwrap_or_default();
+    let port = address.port().map(|port| format!(":{port}")).unwrap_or_default();
+    format!("{}://{host}{port}", address.scheme_str().unwrap_or_default())
+}
+
+/// Whether the content is for readers, such as HTML. Collectors answer with protocol buffers, with JSON, or without a type.
+fn is_page(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().to_ascii_lowercase().starts_with(b"text/html"))
 }
 
 /// The time in this header, if it is in seconds.

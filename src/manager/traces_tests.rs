@@ -18,6 +18,8 @@ enum Says {
     Status(u16),
     Refused,
     Nothing,
+    /// Success, with a page in HTML.
+    Page,
 }
 
 /// Answers in this order, and then with success. Keeps the names of the spans that it took.
@@ -25,6 +27,8 @@ enum Says {
 struct Collector {
     says: Mutex<VecDeque<Says>>,
     is_silent: bool,
+    /// The most spans of a request, if larger ones get status 413.
+    most: Option<usize>,
     took: Mutex<Vec<String>>,
 }
 
@@ -37,6 +41,10 @@ impl Transport for Collector {
         let status = match says {
             Some(Says::Nothing) => return std::future::pending().await,
             Some(Says::Refused) => return Err(NoAnswer::NotSent("connection refused".to_owned())),
+            Some(Says::Page) => {
+                let headers = HeaderMap::from_iter([(CONTENT_TYPE, "text/html; charset=utf-8".parse().unwrap())]);
+                return Ok(Answer { status: StatusCode::OK, headers, body: Bytes::from_static(b"<html>") });
+            }
             Some(Says::Status(status)) => StatusCode::from_u16(status).unwrap(),
             None => StatusCode::OK,
         };
@@ -44,7 +52,12 @@ impl Transport for Collector {
             let read = otlp::Request::decode(request.into_body()).unwrap();
             let spans =
                 read.resource_spans.into_iter().flat_map(|spans| spans.scope_spans).flat_map(|spans| spans.spans);
-            lock(&self.took).extend(spans.map(|span| span.name));
+            let names: Vec<String> = spans.map(|span| span.name).collect();
+            if self.most.is_some_and(|most| names.len() > most) {
+                let (status, body) = (StatusCode::PAYLOAD_TOO_LARGE, Bytes::new());
+                return Ok(Answer { status, headers: HeaderMap::new(), body });
+            }
+            lock(&self.took).extend(names);
         }
         Ok(Answer { status, headers: HeaderMap::new(), body: Bytes::new() })
     }
@@ -103,6 +116,8 @@ impl Rig {
 #[case::at_once(&[], 1, "")]
 #[case::after_a_while(&[Says::Refused, Says::Status(503), Says::Nothing], 1, "")]
 #[case::never(&[Says::Refused; 5], 0, "unreachable")]
+#[case::by_a_web_server(&[Says::Page], 0, "refused")]
+#[case::one_span_is_too_large(&[Says::Status(413)], 0, "refused")]
 #[case::not_with_these_rights(&[Says::Status(401)], 0, "refused")]
 #[tokio::test(start_paused = true)]
 async fn pk_104_a_span_is_delivered_or_counted(#[case] says: &[Says], #[case] sent: u64, #[case] lost: &str) {
@@ -132,6 +147,42 @@ async fn pk_104_a_silent_collector_costs_neither_time_nor_memory() {
     let each = began.elapsed() / spans;
     assert!(each < Duration::from_millis(1), "{each:?} for each span");
     assert_eq!(rig.lost("queue_full"), u64::from(spans) - QUEUE as u64, "the queue has a bounded size");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pk_104_a_batch_that_is_too_large_is_sent_in_parts() {
+    let rig = Rig::new(Collector { most: Some(3), ..Collector::default() });
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+    for name in names {
+        rig.record(name);
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!((rig.sent(), rig.lost("refused")), (10, 0));
+    assert_eq!(*lock(&rig.collector.took), names, "in their order");
+}
+
+#[rstest]
+#[case::a_token("https://collector:4318/token-77/v1/traces", "https://collector:4318")]
+#[case::a_user("http://user:password@collector/v1/traces", "http://collector")]
+#[case::a_query("http://[fd00::1]:1/v1/traces?key=77", "http://[fd00::1]:1")]
+fn a_log_names_the_host_of_a_collector_only(#[case] address: &str, #[case] expected: &str) {
+    assert_eq!(shown(&address.parse().unwrap()), expected);
+}
+
+#[test]
+fn a_log_says_waits_only_before_a_batch_is_dropped() {
+    let metrics = Metrics::new(Arc::new(|| Duration::ZERO)).unwrap();
+    let endpoint = "http://collector:4318/v1/traces".parse().unwrap();
+    let settings = TracingSettings { endpoint, instance: "pod-1".to_owned() };
+    let clock: SharedClock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
+    let (_, mut exporter) = over(Arc::new(Collector::default()), settings, &metrics, &clock, || 1);
+    for (trouble, expected) in
+        [(Trouble::Waits, Trouble::Waits), (Trouble::Drops, Trouble::Drops), (Trouble::Waits, Trouble::Drops)]
+    {
+        exporter.complain(trouble, "why");
+        assert_eq!(exporter.trouble, Some(expected));
+    }
+    assert!(Trouble::Waits.text().contains("wait") && !Trouble::Drops.text().contains("wait"));
 }
 
 #[tokio::test(start_paused = true)]

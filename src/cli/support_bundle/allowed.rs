@@ -26,6 +26,10 @@ pub enum Keep {
     ByDriverSchema,
     /// The names of a list of named values.
     Names,
+    /// This part of each container. Only containers of the manager keep their arguments.
+    Containers(&'static Keep),
+    /// A list of command-line arguments, with the scheme and the host of each address only.
+    Arguments,
 }
 
 /// Annotations whose values are kept. Others can contain whole manifests, or anything else.
@@ -49,6 +53,9 @@ pub const ANNOTATIONS: [&str; 18] = [
     annotation::ADMISSION_SKIP,
     annotation::INJECT_CA,
 ];
+
+/// Names of containers and of images that run the manager. Arguments of other containers may contain their passwords.
+pub const MANAGERS: [&str; 2] = ["mcm", "machine-controller-manager"];
 
 const META: Keep = Keep::Only(&[
     ("name", Keep::All),
@@ -271,10 +278,10 @@ const POD_SPEC: Keep = Keep::Only(&[
     ("serviceAccountName", Keep::All),
     (
         "containers",
-        Keep::Each(&Keep::Only(&[
+        Keep::Containers(&Keep::Only(&[
             ("name", Keep::All),
             ("image", Keep::All),
-            ("args", Keep::All),
+            ("args", Keep::Arguments),
             ("resources", Keep::All),
             ("ports", Keep::All),
             ("env", Keep::Names),

@@ -21,7 +21,7 @@ const LONGEST_BUNDLE: usize = 150 << 20;
 /// The most characters of a folder or a file in a path.
 const LONGEST_SEGMENT: usize = 96;
 /// The parts whose values must be in no text.
-const SECRETIVE: [&str; 2] = ["objects/machineclasses.json", "objects/secrets.json"];
+const SECRETIVE: [&str; 3] = ["objects/machineclasses.json", "objects/secrets.json", "replicas/pods.json"];
 /// The gap if one of them could not be read.
 const UNSEARCHED: &str = "texts such as logs and messages were not searched for all values of Secrets and classes, because these could \
                           not be read; read the texts before you pass the bundle on";

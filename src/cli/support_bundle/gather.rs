@@ -127,7 +127,7 @@ pub async fn gather(examined: &Examined<'_>) -> Gathered {
     for view in [view("MachineOutlook", "machineoutlooks"), view("FleetSummary", "fleetsummaries")] {
         readings.push(listed(format!("views/{}.json", view.plural), client, view, within()));
     }
-    readings.push(secrets(client, namespace, &home).boxed_local());
+    readings.push(secrets(client, namespace, &home, of_manager.clone()).boxed_local());
     readings.push(replicas(client, of_manager).boxed_local());
     readings.push(
         within_deadline("doctor.json", DOCTOR_DEADLINE, async {
@@ -239,10 +239,11 @@ fn version<'a>(path: &'a str, client: &'a Client) -> Reading<'a> {
     .boxed_local()
 }
 
-/// The Secrets that classes name, and that of the certificate.
-async fn secrets(client: &Client, namespace: &str, home: &str) -> Gathered {
+/// The Secrets that classes name, those that pods of the manager use, and that of the certificate. Without the pods there is a gap.
+async fn secrets(client: &Client, namespace: &str, home: &str, of_manager: ListQuery) -> Gathered {
     const PATH: &str = "objects/secrets.json";
-    within_deadline(PATH, PART_DEADLINE, async {
+    let read_all = async {
+        let pods = list(client, PODS, of_manager).await;
         let classes = list(client, Resource::of_kind(Kind::MachineClass), ListQuery::within(namespace)).await;
         let mut wanted = BTreeSet::from([(home.to_owned(), names::CERTIFICATE_SECRET.to_owned())]);
         for class in classes.unwrap_or_default() {
@@ -253,13 +254,51 @@ async fn secrets(client: &Client, namespace: &str, home: &str) -> Gathered {
                 }
             }
         }
-        let mut found = Vec::new();
-        for (namespace, name) in wanted {
-            found.extend(read(client, SECRETS, &namespace, &name).await?);
+        for pod in pods.unwrap_or_default() {
+            let namespace = pod["metadata"]["namespace"].as_str().unwrap_or(home);
+            wanted.extend(secrets_of_pod(&pod["spec"]).into_iter().map(|name| (namespace.to_owned(), name)));
         }
-        Ok(Content::Objects(found))
-    })
-    .await
+        let (mut found, mut failures) = (Vec::new(), BTreeSet::new());
+        for (namespace, name) in wanted {
+            match read(client, SECRETS, &namespace, &name).await {
+                Ok(secret) => found.extend(secret),
+                Err(why) => {
+                    failures.insert(why);
+                }
+            }
+        }
+        (found, failures)
+    };
+    let mut gathered = Gathered::default();
+    match tokio::time::timeout(PART_DEADLINE, read_all).await {
+        Ok((found, failures)) => {
+            if !found.is_empty() || failures.is_empty() {
+                gathered.add(PATH, Ok(Content::Objects(found)));
+            }
+            if !failures.is_empty() {
+                gathered.add(PATH, Err(failures.into_iter().collect::<Vec<_>>().join("; ")));
+            }
+        }
+        Err(_) => gathered.add(PATH, Err(format!("no answer within {} s", PART_DEADLINE.as_secs()))),
+    }
+    gathered
+}
+
+/// The names of the Secrets whose values the containers of a pod can print: in their environment and in their volumes.
+fn secrets_of_pod(spec: &Value) -> BTreeSet<String> {
+    fn items(value: &Value) -> impl Iterator<Item = &Value> {
+        value.as_array().into_iter().flatten()
+    }
+    let containers = items(&spec["containers"]).chain(items(&spec["initContainers"]));
+    let of_environment = containers.flat_map(|container| {
+        let single = items(&container["env"]).map(|variable| &variable["valueFrom"]["secretKeyRef"]["name"]);
+        single.chain(items(&container["envFrom"]).map(|source| &source["secretRef"]["name"]))
+    });
+    let of_volumes = items(&spec["volumes"]).flat_map(|volume| {
+        let projected = items(&volume["projected"]["sources"]).map(|source| &source["secret"]["name"]);
+        std::iter::once(&volume["secret"]["secretName"]).chain(projected)
+    });
+    of_environment.chain(of_volumes).filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// The pods of the manager, with their logs and metrics.
@@ -332,4 +371,26 @@ async fn within_deadline_of_text(
         };
         (why, error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pk_102_secrets_of_a_pod_are_those_of_its_environment_and_its_volumes() {
+        let spec = json!({
+            "containers": [
+                {"env": [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "of-env", "key": "k"}}},
+                    {"name": "C", "valueFrom": {"configMapKeyRef": {"name": "no-secret", "key": "k"}}}]},
+                {"envFrom": [{"secretRef": {"name": "of-env-from"}}, {"configMapRef": {"name": "no-secret"}}]},
+            ],
+            "initContainers": [{"env": [{"name": "D", "valueFrom": {"secretKeyRef": {"name": "of-init", "key": "k"}}}]}],
+            "volumes": [{"secret": {"secretName": "of-kubeconfig"}}, {"configMap": {"name": "no-secret"}},
+                {"projected": {"sources": [{"secret": {"name": "of-projection"}}, {"serviceAccountToken": {"path": "t"}}]}}],
+        });
+        let expected = ["of-env", "of-env-from", "of-init", "of-kubeconfig", "of-projection"];
+        assert_eq!(secrets_of_pod(&spec), BTreeSet::from(expected.map(str::to_owned)));
+        assert_eq!(secrets_of_pod(&json!({})), BTreeSet::new());
+    }
 }

@@ -21,6 +21,7 @@ use std::{
 
 use clap::Args;
 use jiff::Timestamp;
+use tokio::sync::oneshot;
 
 use self::{
     archive::File,
@@ -39,6 +40,9 @@ use super::{
 };
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
 use machine_api::validation::{Coverage, Providers};
+
+/// The error after Ctrl-C. An unfinished file is removed.
+const INTERRUPTED: &str = "interrupted; nothing was written";
 
 /// Flags of `mcm support-bundle`.
 #[derive(Clone, Debug, Args)]
@@ -75,19 +79,17 @@ pub struct SupportBundleArgs {
 /// When the kubeconfig can't be used or the file can't be written.
 pub fn run(args: &SupportBundleArgs, drivers: &DriverSet, out: &mut dyn Write) -> Result<(), Failure> {
     let registry = offline::known_drivers(drivers)?;
-    let schema_of = |provider: &str| registry.schema(provider).cloned();
     let providers = RegisteredDrivers::new(registry.clone(), Coverage::Some);
-    let (gathered, namespace, names) = run_interruptibly(read(args, &providers), "interrupted; nothing was written")?;
+    let (gathered, namespace, names) = run_interruptibly(read(args, &providers), INTERRUPTED)?;
     let now = Timestamp::now();
-    let rules = Rules {
-        namespace: &namespace,
-        addresses: if args.keep_addresses { Addresses::Keep } else { Addresses::Remove },
-        names,
-        schema_of: &schema_of,
-        now,
+    let addresses = if args.keep_addresses { Addresses::Keep } else { Addresses::Remove };
+    let make = move || {
+        let schema_of = |provider: &str| registry.schema(provider).cloned();
+        let rules = Rules { namespace: &namespace, addresses, names, schema_of: &schema_of, now };
+        let folder = format!("mcm-support-{}", now.strftime("%Y%m%dT%H%M%SZ"));
+        bundle(&gathered, &folder, &rules)
     };
-    let folder = format!("mcm-support-{}", now.strftime("%Y%m%dT%H%M%SZ"));
-    let (files, index) = bundle(&gathered, &folder, &rules);
+    let (files, index) = run_interruptibly(on_a_thread(make), INTERRUPTED)?;
     if args.list {
         return print(&index, out);
     }
@@ -95,8 +97,9 @@ pub fn run(args: &SupportBundleArgs, drivers: &DriverSet, out: &mut dyn Write) -
         // With pseudonyms the name of the namespace is one of the names that are replaced.
         PathBuf::from(format!("mcm-support-{}-{}.tar.gz", index.namespace, now.strftime("%Y%m%dT%H%M%SZ")))
     });
-    write(&files, now, &path)?;
-    writeln!(out, "wrote {} with {} files; nothing was sent anywhere", path.display(), files.len())?;
+    let count = files.len();
+    run_interruptibly(write(files, now, &path), INTERRUPTED)?;
+    writeln!(out, "wrote {} with {count} files; nothing was sent anywhere", path.display())?;
     for gap in &index.gaps {
         writeln!(out, "missing: {}: {}", gap.what, gap.why)?;
     }
@@ -130,22 +133,113 @@ fn print(index: &Index, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The outcome of long work on a thread of its own, so that signals are heard meanwhile. After a signal nobody waits for the thread.
+///
+/// # Errors
+/// When the work ends without an outcome.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    let (done, outcome) = oneshot::channel();
+    // If nobody waits any more, nobody needs the outcome.
+    std::thread::Builder::new().spawn(move || drop(done.send(work())))?;
+    outcome.await.map_err(|_| Failure::run(anyhow::anyhow!("the bundle could not be made: its thread ended early")))
+}
+
+/// A file of its own beside the archive's place. It is removed unless it was moved there.
+struct Unfinished {
+    path: PathBuf,
+}
+
+impl Unfinished {
+    /// A new file that only its owner may read. A file or link of this name is neither opened nor changed.
+    fn create(beside: &Path) -> std::io::Result<(Self, fs::File)> {
+        let mut path = beside.to_path_buf().into_os_string();
+        path.push(format!(".{:016x}.part", rand::random::<u64>()));
+        let path = PathBuf::from(path);
+        let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        Ok((Self { path }, file))
+    }
+
+    fn move_to(self, path: &Path) -> std::io::Result<()> {
+        fs::rename(&self.path, path)
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        // After the move nothing has this name.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
 /// Writes the archive beside its place, and moves it there when it is complete. Only its owner may read it.
-fn write(files: &[File], now: Timestamp, path: &Path) -> Result<(), Failure> {
-    let mut beside = path.to_path_buf().into_os_string();
-    beside.push(".part");
-    let beside = PathBuf::from(beside);
+async fn write(files: Vec<File>, now: Timestamp, path: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::run(anyhow::anyhow!("cannot write {}: {error}; name another file with --file", path.display()))
     };
-    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
-    let written = file.and_then(|file| {
-        archive::write(files, now, std::io::BufWriter::new(file))?;
-        fs::rename(&beside, path)
-    });
-    written.map_err(|error| {
-        // What remains is of no use, and may not exist.
-        let _ = fs::remove_file(&beside);
-        failed(error)
-    })
+    let (unfinished, file) = Unfinished::create(path).map_err(failed)?;
+    on_a_thread(move || archive::write(&files, now, std::io::BufWriter::new(file))).await?.map_err(failed)?;
+    unfinished.move_to(path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn files(bytes: usize) -> Vec<File> {
+        vec![File { path: "b/x.txt".to_owned(), content: vec![b'x'; bytes] }]
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn an_archive_is_written_through_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        fs::write(place("victim"), "untouched").unwrap();
+        symlink(place("victim"), place("linked.tgz.part")).unwrap();
+        symlink(place("victim"), place("linked.tgz")).unwrap();
+        fs::write(place("open.tgz.part"), "").unwrap();
+        fs::set_permissions(place("open.tgz.part"), fs::Permissions::from_mode(0o666)).unwrap();
+        for name in ["linked.tgz", "open.tgz"] {
+            write(files(10), Timestamp::UNIX_EPOCH, &place(name)).await.unwrap();
+            assert_eq!(mode(&place(name)), 0o600, "{name}");
+            assert!(fs::symlink_metadata(place(name)).unwrap().is_file(), "{name}");
+        }
+        assert_eq!(fs::read_to_string(place("victim")).unwrap(), "untouched");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5, "nothing else remains");
+    }
+
+    #[tokio::test]
+    async fn two_archives_at_the_same_place_do_not_share_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.tgz");
+        let at = Timestamp::UNIX_EPOCH;
+        let (one, other) =
+            futures::future::join(write(files(1 << 20), at, &path), write(files(1 << 20), at, &path)).await;
+        assert!(one.is_ok() && other.is_ok());
+        let mut expected = Vec::new();
+        archive::write(&files(1 << 20), at, &mut expected).unwrap();
+        assert!(fs::read(&path).unwrap() == expected, "the archive is whole");
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_archive_leaves_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("b.tgz");
+        let written = write(files(16 << 20), Timestamp::UNIX_EPOCH, &path).now_or_never();
+        assert!(written.is_none(), "a signal can come while the file is written");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_place_that_does_not_exist_is_named() {
+        let refused = write(files(1), Timestamp::UNIX_EPOCH, Path::new("/nonexistent/b.tgz")).await.unwrap_err();
+        assert!(refused.to_string().contains("/nonexistent/b.tgz") && refused.to_string().contains("--file"));
+    }
 }

@@ -3,7 +3,7 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use serde_json::{Map, Value, json};
 
-use super::allowed::{ANNOTATIONS, Keep, of_kind, of_metadata};
+use super::allowed::{ANNOTATIONS, Keep, MANAGERS, of_kind, of_metadata};
 
 /// Whether addresses of nodes and servers stay in a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,43 @@ impl Redaction<'_> {
                 let names = value.as_array()?.iter().filter_map(|element| Some(json!({"name": element.get("name")?})));
                 Some(names.collect())
             }
+            Keep::Containers(keep) => {
+                let containers = value.as_array()?.iter();
+                Some(containers.filter_map(|container| self.container(container, keep)).collect())
+            }
+            Keep::Arguments => {
+                let texts = value.as_array()?.iter().filter_map(Value::as_str);
+                Some(texts.map(with_hosts_only).collect())
+            }
         }
+    }
+
+    fn container(&self, container: &Value, keep: &Keep) -> Option<Value> {
+        let mut kept = self.part(container, keep)?;
+        if !runs_manager(container) {
+            kept.as_object_mut()?.remove("args");
+        }
+        Some(kept)
+    }
+}
+
+/// Whether the container's name or its image says that it runs the manager.
+fn runs_manager(container: &Value) -> bool {
+    let image = container["image"].as_str().unwrap_or_default();
+    let last = image.rsplit('/').next().unwrap_or_default();
+    let image = last.split([':', '@']).next().unwrap_or_default();
+    MANAGERS.iter().any(|name| container["name"] == *name || image == *name)
+}
+
+/// The argument without the user, the password, the path and the query of its address. A path on this host stays.
+fn with_hosts_only(argument: &str) -> String {
+    match argument.split_once("://") {
+        Some((scheme, rest)) if !rest.starts_with('/') => {
+            let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+            let end = host.find(['/', '?', '#']).unwrap_or(host.len());
+            format!("{scheme}://{}", &host[..end])
+        }
+        _ => argument.to_owned(),
     }
 }
 
@@ -195,7 +231,6 @@ mod tests {
     #[case::a_message("Machine", "status/lastOperation/description")]
     #[case::a_condition("MachineDeployment", "status/conditions/0/message")]
     #[case::an_event("Event", "message")]
-    #[case::a_flag("Pod", "spec/containers/0/args/0")]
     #[case::a_label("Node", "metadata/labels/zone")]
     #[case::an_annotation_of_ours("Machine", "metadata/annotations/machinepriority.machine.sapcloud.io")]
     #[case::a_holder("Lease", "spec/holderIdentity")]
@@ -204,6 +239,37 @@ mod tests {
     fn what_explains_a_problem_is_kept(#[case] kind: &str, #[case] pointer: &str) {
         let kept = redacted(&with_canary(kind, pointer), None, Addresses::Remove).unwrap();
         assert!(kept.to_string().contains(CANARY), "{kept}");
+    }
+
+    #[rstest]
+    #[case::by_its_name("mcm", "example.com/own:1", true)]
+    #[case::by_its_image("m", "example.com:5000/x/machine-controller-manager@sha256:ab", true)]
+    #[case::by_its_image_with_a_tag("m", "example.com/mcm:1", true)]
+    #[case::a_sidecar("proxy", "example.com/mcm/proxy:1", false)]
+    fn pk_102_only_the_manager_keeps_its_arguments(#[case] name: &str, #[case] image: &str, #[case] is_kept: bool) {
+        let container = json!({"name": name, "image": image, "args": ["--password=canary"]});
+        let template = json!({"spec": {"containers": [container]}});
+        let pod = json!({"kind": "Pod", "metadata": {}, "spec": template["spec"]});
+        let workload = json!({"kind": "Deployment", "metadata": {}, "spec": {"template": template}});
+        for object in [pod, workload] {
+            let kept = redacted(&object, None, Addresses::Keep).unwrap().to_string();
+            assert_eq!(kept.contains("canary"), is_kept, "{kept}");
+            assert!(kept.contains(image), "{kept}");
+        }
+    }
+
+    #[rstest]
+    #[case::a_password("--external-driver=http://user:PASSWORD9@h:1", "--external-driver=http://h:1")]
+    #[case::a_strange_password("--x=http://u:a/b?@c@h/", "--x=http://h")]
+    #[case::a_path("--tracing-endpoint=https://h/token/v1", "--tracing-endpoint=https://h")]
+    #[case::a_query("--x=https://h?key=1", "--x=https://h")]
+    #[case::a_socket("--x=unix:///run/x.sock", "--x=unix:///run/x.sock")]
+    #[case::no_address("--leader-elect=true", "--leader-elect=true")]
+    fn pk_102_addresses_in_arguments_have_no_secret(#[case] argument: &str, #[case] expected: &str) {
+        let spec = json!({"containers": [{"name": "mcm", "args": [argument]}]});
+        let pod = json!({"kind": "Pod", "metadata": {}, "spec": spec});
+        let kept = redacted(&pod, None, Addresses::Keep).unwrap();
+        assert_eq!(kept["spec"]["containers"][0]["args"], json!([expected]));
     }
 
     #[test]

@@ -60,8 +60,13 @@ impl Scrub {
         let mut all = BTreeSet::new();
         for secret in secrets {
             // A value of several lines is printed line by line in logs, and in Base64 in objects.
-            let lines = secret.lines().map(str::trim).filter(|line| line.len() >= SHORTEST_LINE);
-            all.extend(lines.map(str::to_owned));
+            let lines = secret.lines().map(str::trim);
+            let lines = lines.flat_map(|line| [Some(line), credential_in(line)]).flatten();
+            for line in lines.filter(|line| line.len() >= SHORTEST_LINE) {
+                all.extend(escaped(line));
+                all.insert(line.to_owned());
+            }
+            all.extend(escaped(&secret));
             all.insert(BASE64_STANDARD.encode(&secret));
             all.insert(secret);
         }
@@ -168,6 +173,40 @@ pub fn names_in(objects: &[Value]) -> BTreeSet<String> {
     names.into_iter().filter(|name| !name.is_empty() && !name.contains('/')).map(str::to_owned).collect()
 }
 
+/// The value in a line of YAML, such as a line of a kubeconfig, whose key says that it is a credential.
+fn credential_in(line: &str) -> Option<&str> {
+    let (key, value) = line.split_once(": ")?;
+    let key = key.trim_start_matches("- ").to_ascii_lowercase();
+    let is_credential = ["token", "password", "secret", "key", "key-data"].iter().any(|end| key.ends_with(end));
+    is_credential.then(|| value.trim().trim_matches(['"', '\'']))
+}
+
+/// The forms in which logs and messages print a value with quotes, backslashes, or characters outside ASCII.
+fn escaped(value: &str) -> [String; 6] {
+    let json = in_json(value);
+    // Programs in Go also escape these characters in JSON.
+    let json_of_go = json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026");
+    // A line of a log in JSON repeats a quoted value with a second level of quotes.
+    let twice = in_json(&json);
+    let of_path = percent_encoded(value, "$&+:=@");
+    let of_query = percent_encoded(value, "");
+    let of_form = of_query.replace("%20", "+");
+    [json, json_of_go, twice, of_path, of_query, of_form]
+}
+
+/// The text between the quotes of a string in JSON. For printable texts, `%q` of Go gives the same.
+fn in_json(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or_default().to_owned()
+}
+
+/// The text in an address, where letters, digits, `-_.~` and the `further` characters stay (RFC 3986).
+fn percent_encoded(text: &str, further: &str) -> String {
+    let stays = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(byte) || further.as_bytes().contains(byte);
+    let encoded = |byte: u8| if stays(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encoded).collect()
+}
+
 fn pseudonym(key: &hmac::Key, name: &str) -> String {
     let tag = hmac::sign(key, name.as_bytes());
     tag.as_ref().iter().take(PSEUDONYM_BYTES).fold("name-".to_owned(), |text, byte| format!("{text}{byte:02x}"))
@@ -235,6 +274,32 @@ mod tests {
     fn pk_102_secret_values_are_removed_wherever_they_are(#[case] text: &str, #[case] expected: &str) {
         let scrub = scrub(&["s3cr3t-value", "line-one-of-it\nline-two-of-it\n", "abc"], &[]);
         assert_eq!(scrub.text(text), expected);
+    }
+
+    #[rstest]
+    #[case::as_it_is(r#"pa"ss\word-1234-Ω & <x>"#)]
+    #[case::in_json(r#"{"error":"pa\"ss\\word-1234-Ω & <x>"}"#)]
+    #[case::in_json_of_go(r#"{"error":"pa\"ss\\word-1234-Ω \u0026 \u003cx\u003e"}"#)]
+    #[case::quoted_by_go(r#"refused "pa\"ss\\word-1234-Ω & <x>""#)]
+    #[case::quoted_by_go_in_json(r#"{"error":"refused \"pa\\\"ss\\\\word-1234-Ω & <x>\""}"#)]
+    #[case::in_a_path("/pa%22ss%5Cword-1234-%CE%A9%20&%20%3Cx%3E/")]
+    #[case::in_a_query("?p=pa%22ss%5Cword-1234-%CE%A9%20%26%20%3Cx%3E")]
+    #[case::in_a_form("p=pa%22ss%5Cword-1234-%CE%A9+%26+%3Cx%3E")]
+    fn pk_102_escaped_secret_values_are_removed(#[case] text: &str) {
+        let value = r#"pa"ss\word-1234-Ω & <x>"#;
+        for secret in [value.to_owned(), format!("a first line\n  {value}\n")] {
+            let found = scrub(&[&secret], &[]).text(text);
+            assert!(found.contains(SECRET) && !found.contains("word-1234"), "{found}");
+        }
+    }
+
+    #[rstest]
+    #[case::a_token("    token: eyJhbGciOi.x", "sent eyJhbGciOi.x", "sent [secret]")]
+    #[case::quoted("- password: 'hunter-22-hunter'", "hunter-22-hunter", "[secret]")]
+    #[case::a_key("client-key-data: LS0tLS1CRUdJTg==", "LS0tLS1CRUdJTg==", "[secret]")]
+    #[case::no_credential("namespace: shoot--garden", "in shoot--garden", "in shoot--garden")]
+    fn pk_102_credentials_in_a_kubeconfig_are_removed(#[case] line: &str, #[case] text: &str, #[case] expected: &str) {
+        assert_eq!(scrub(&[&format!("kind: Config\n{line}\n")], &[]).text(text), expected);
     }
 
     #[rstest]

@@ -16,6 +16,8 @@ pub enum Delivery {
     },
     /// It answered with this HTTP status, and may have named a time after which it wants to be asked again.
     Status(u16, Option<Duration>),
+    /// It answered with a page, as a web server or a proxy does. No collector is there.
+    Page,
     /// It didn't answer in time, or could not be reached.
     Silence,
     /// Nothing can be sent: the settings of TLS are unusable.
@@ -43,6 +45,8 @@ pub enum Refusal {
     },
     /// It is sent again after this time.
     Again(Duration),
+    /// It is too large: each half is sent at once.
+    Halve,
     /// It is dropped.
     Drop(SpanLoss),
 }
@@ -63,7 +67,8 @@ pub fn after(delivery: &Delivery, batch: Batch) -> Refusal {
         }
         Delivery::Status(429 | 502 | 503 | 504, asked) => *asked,
         Delivery::Silence => None,
-        Delivery::Status(..) => return Refusal::Drop(SpanLoss::Refused),
+        Delivery::Status(413, _) if batch.spans > 1 => return Refusal::Halve,
+        Delivery::Status(..) | Delivery::Page => return Refusal::Drop(SpanLoss::Refused),
         Delivery::Unusable => return Refusal::Drop(SpanLoss::Unreachable),
     };
     if batch.tries >= MOST_TRIES {
@@ -98,6 +103,8 @@ mod tests {
     #[case::no_rights(Delivery::Status(401, None), 1, Refusal::Drop(SpanLoss::Refused))]
     #[case::a_defect(Delivery::Status(500, None), 1, Refusal::Drop(SpanLoss::Refused))]
     #[case::a_redirection(Delivery::Status(301, None), 1, Refusal::Drop(SpanLoss::Refused))]
+    #[case::too_large(Delivery::Status(413, None), 1, Refusal::Halve)]
+    #[case::a_page(Delivery::Page, 1, Refusal::Drop(SpanLoss::Refused))]
     #[case::no_certificate(Delivery::Unusable, 1, Refusal::Drop(SpanLoss::Unreachable))]
     fn pk_104_a_batch_is_sent_again_or_dropped(
         #[case] delivery: Delivery,
@@ -105,5 +112,11 @@ mod tests {
         #[case] expected: Refusal,
     ) {
         assert_eq!(after(&delivery, Batch { spans: 10, tries }), expected);
+    }
+
+    #[test]
+    fn pk_104_one_span_can_not_be_halved() {
+        let refusal = after(&Delivery::Status(413, None), Batch { spans: 1, tries: 1 });
+        assert_eq!(refusal, Refusal::Drop(SpanLoss::Refused));
     }
 }
