@@ -13,7 +13,12 @@ use crate::{kind::Kind, names};
 const NAMED: usize = 5;
 
 /// The fields of this program's schemas that an installed definition lacks, as `version: path`, in every version that both have.
+///
+/// A definition with `preserveUnknownFields`, from the time of its version v1beta1, lacks none: API servers keep all fields of its objects.
 pub fn missing_fields(kind: Kind, installed: &Value) -> Vec<String> {
+    if installed["spec"]["preserveUnknownFields"] == true {
+        return Vec::new();
+    }
     let own = definitions(&CrdOptions::default());
     let Some(own) = own.iter().find(|definition| definition["spec"]["names"]["kind"] == kind.as_str()) else {
         return Vec::new();
@@ -233,6 +238,15 @@ mod tests {
         let pointer = format!("/spec/versions/0/schema/openAPIV3Schema/properties/{within}");
         let older = without(own(Kind::Machine), pointer.trim_end_matches('/'), field);
         assert_eq!(missing_fields(Kind::Machine, &older), [expected]);
+    }
+
+    #[rstest]
+    #[case::kept(true, 0)]
+    #[case::dropped(false, 1)]
+    fn pk_121_a_definition_that_preserves_unknown_fields_lacks_none(#[case] preserves: bool, #[case] missing: usize) {
+        let mut older = without(own(Kind::Machine), "/spec/versions/0/schema/openAPIV3Schema/properties", "status");
+        older["spec"]["preserveUnknownFields"] = preserves.into();
+        assert_eq!(missing_fields(Kind::Machine, &older).len(), missing);
     }
 
     #[test]
