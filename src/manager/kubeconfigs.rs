@@ -1,6 +1,7 @@
 //! The files of the kubeconfigs, for `--kubeconfig-reload=exit`: when one has new content, the process ends and is started with it.
 //!
 //! Clients keep the kubeconfig that they were made with, except for token files, which they read again themselves.
+//! Content that no client can be made with ends no process, because none could start with it.
 //! Source: spec/packaging §3.6, PK-031.
 
 use std::{
@@ -9,6 +10,10 @@ use std::{
     time::Duration,
 };
 
+use controller_runtime::clients::{
+    ClientSettings, Cluster, Rate, Source,
+    config::{self, ConfigError},
+};
 use ring::digest::{SHA256, digest};
 
 use crate::settings::{KubeconfigReload, Settings};
@@ -33,9 +38,15 @@ struct File {
     first: Option<Digest>,
     /// Another content, as the last look saw it.
     candidate: Option<Digest>,
+    /// The new content whose refusal was logged.
+    refused: Option<Digest>,
 }
 
 impl File {
+    fn new(path: &Path, first: Option<Digest>) -> Self {
+        Self { path: path.to_owned(), first, candidate: None, refused: None }
+    }
+
     /// Judges what a look has seen. A file that is being written or replaced is missing or half there for a moment, so that only content
     /// that two looks have seen is new.
     fn is_changed(&mut self, seen: Option<Digest>) -> bool {
@@ -43,6 +54,35 @@ impl File {
         let is_changed = candidate.is_some() && candidate == self.candidate;
         self.candidate = candidate;
         is_changed
+    }
+
+    /// Whether the new content is refused for the first time. It is tried again at each look, because files that it names may follow.
+    fn is_refused_anew(&mut self) -> bool {
+        let is_new = self.refused != self.candidate;
+        self.refused = self.candidate;
+        is_new
+    }
+
+    /// Looks at the file once. True if the process must end.
+    async fn look(&mut self) -> bool {
+        let seen = read(&self.path).await;
+        if !self.is_changed(seen) {
+            return false;
+        }
+        match usable(&self.path).await {
+            Ok(()) => {
+                let path = self.path.display();
+                tracing::info!(%path, "the kubeconfig has new content: the process ends, to be started with it");
+                true
+            }
+            Err(error) => {
+                if self.is_refused_anew() {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the kubeconfig has new content that can't be used: the process goes on with the old one");
+                }
+                false
+            }
+        }
     }
 }
 
@@ -52,13 +92,13 @@ impl Kubeconfigs {
         let mut files = Vec::new();
         if settings.kubeconfig_reload == KubeconfigReload::Exit {
             for path in settings.kubeconfigs() {
-                files.push(File { path: path.to_owned(), first: read(path).await, candidate: None });
+                files.push(File::new(path, read(path).await));
             }
         }
         Self { files }
     }
 
-    /// Waits until a file has new content.
+    /// Waits until a file has new content that clients can be made with.
     pub(super) async fn changed(mut self) {
         if self.files.is_empty() {
             return pending().await;
@@ -66,9 +106,7 @@ impl Kubeconfigs {
         loop {
             tokio::time::sleep(LOOK).await;
             for file in &mut self.files {
-                let seen = read(&file.path).await;
-                if file.is_changed(seen) {
-                    tracing::info!(path = %file.path.display(), "the kubeconfig has new content: the process ends, to be started with it");
+                if file.look().await {
                     return;
                 }
             }
@@ -79,6 +117,12 @@ impl Kubeconfigs {
 async fn read(path: &Path) -> Option<Digest> {
     let content = tokio::fs::read(path).await.ok()?;
     digest(&SHA256, &content).as_ref().try_into().ok()
+}
+
+/// Makes clients as the start does. They send nothing.
+async fn usable(path: &Path) -> Result<(), ConfigError> {
+    let config = config::load(&Source::File(path.to_owned())).await?;
+    Cluster::connect(&config, &ClientSettings { rate: Rate::default(), observer: None }).map(drop)
 }
 
 #[cfg(test)]
@@ -104,18 +148,58 @@ mod tests {
         #[case] looks: &[Option<Digest>],
         #[case] expected: Option<usize>,
     ) {
-        let mut file = File { path: PathBuf::new(), first, candidate: None };
+        let mut file = File::new(Path::new(""), first);
         assert_eq!(looks.iter().position(|seen| file.is_changed(*seen)), expected);
+    }
+
+    /// A kubeconfig with this token.
+    fn kubeconfig(token: &str) -> String {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{token: {token}}}}}]\n"
+        )
+    }
+
+    fn install_cryptography() {
+        // Only the first call in a process succeeds.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+
+    #[rstest]
+    #[case::half("apiVersion: v1\nkind: Conf".to_owned())]
+    #[case::empty(String::new())]
+    #[case::without_its_context(kubeconfig("new").replace("current-context: c", "current-context: other"))]
+    #[case::with_a_missing_file(kubeconfig("new").replace("token: new", "client-certificate: /nowhere, client-key: /nowhere"))]
+    #[case::with_a_broken_certificate(kubeconfig("new").replace("token: new", "client-certificate-data: AAAA, client-key-data: AAAA"))]
+    #[tokio::test]
+    async fn pk_031_content_that_cannot_be_used_ends_no_process(#[case] unusable: String) {
+        install_cryptography();
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, kubeconfig("old")).expect("the folder is writable");
+        let mut file = File::new(&path, read(&path).await);
+        std::fs::write(&path, &unusable).expect("the folder is writable");
+        for _ in 0..3 {
+            assert!(!file.look().await);
+        }
+        assert!(file.refused.is_some(), "it is logged");
+        assert!(!file.is_refused_anew(), "it is logged once");
+        // The content that follows counts.
+        std::fs::write(&path, kubeconfig("new")).expect("the folder is writable");
+        assert_eq!((file.look().await, file.look().await), (false, true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pk_031_a_changed_file_is_noticed_within_30_s_also_behind_a_link() {
         let folder = tempfile::tempdir().expect("a folder");
         let (first, second, link) = ["1", "2", "kubeconfig"].map(|name| folder.path().join(name)).into();
-        std::fs::write(&first, "old").expect("the folder is writable");
-        std::fs::write(&second, "new").expect("the folder is writable");
+        install_cryptography();
+        std::fs::write(&first, kubeconfig("old")).expect("the folder is writable");
+        std::fs::write(&second, kubeconfig("new")).expect("the folder is writable");
         std::os::unix::fs::symlink(&first, &link).expect("a link");
-        let file = File { path: link.clone(), first: read(&link).await, candidate: None };
+        let file = File::new(&link, read(&link).await);
         let mut changed = std::pin::pin!(Kubeconfigs { files: vec![file] }.changed());
         let patience = Duration::from_secs(120);
         assert!(tokio::time::timeout(patience, &mut changed).await.is_err(), "nothing has changed");

@@ -39,6 +39,11 @@ fn risks() -> Vec<(Value, &'static str)> {
         (json!({"priority": {"quota": false}}), "priority.quota=false"),
         (json!({"uninstallGuard": {"enabled": false}}), "uninstallGuard.enabled=false"),
         (json!({"image": {"tag": "latest"}}), "image.tag=latest"),
+        (json!({"control": {"kubeconfig": {"secretName": "other"}}}), "control.kubeconfig"),
+        (
+            json!({"networkPolicy": {"enabled": true}, "flags": {"tracing-endpoint": "http://collector:4318"}}),
+            "networkPolicy.enabled=true",
+        ),
     ]
 }
 
@@ -56,6 +61,12 @@ async fn pk_025_pk_027_pk_046_the_chart_runs_the_example_and_upgrades_change_not
         assert!(notes.contains(&format!("WARNING: {warning}")), "{values}: {notes}");
         assert_eq!(notes.matches("WARNING").count(), 1, "{values}");
     }
+    let open = json!({"networkPolicy": {"enabled": true}, "flags": {"tracing-endpoint": "https://10.0.0.1/otlp"}});
+    assert!(!notes(&open).contains("WARNING"), "port 443 is open");
+    // The manager looks for its certificate and its Leases in the namespace of its own pods.
+    let elsewhere = notes(&json!({"control": {"kubeconfig": {"secretName": "other"}}, "machineNamespace": "machines"}));
+    let companion = format!("in namespace {NAMESPACE} there and with machineNamespace=machines");
+    assert!(elsewhere.contains(&companion), "{elsewhere}");
 
     // PK-025
     let values = release.values();

@@ -194,6 +194,10 @@ fn definitions_outlive_the_release_unless_the_values_say_otherwise() {
 #[case::unread_files(json!({"certificates": {"secretName": "a"}}), "certificates.mode:")]
 #[case::stored_but_not_served(json!({"v1beta1": {"stored": "v1beta1"}}), "v1beta1.serve:")]
 #[case::many_leaders(json!({"flags": {"leader-elect": false}}), "flags.leader-elect:")]
+#[case::views_of_no_pod(
+    json!({"replicas": 0, "views": {"enabled": true}, "webhooks": {"url": "https://mcm.example.org"}}), "views.enabled:")]
+#[case::webhooks_of_no_pod(json!({"part": "control", "replicas": 0, "target": {"mode": "none"}}), "webhooks.url:")]
+#[case::a_collector_with_a_password(json!({"flags": {"tracing-endpoint": "http://user:secret@collector:4318"}}), "tracing-endpoint")]
 #[case::one_port_twice(json!({"webhooks": {"port": 10258}}), "webhooks.port:")]
 fn pk_023_wrong_values_fail_with_their_path_before_anything_is_installed(#[case] values: Value, #[case] path: &str) {
     let Some(helm) = Helm::find("pk_023") else { return };
@@ -278,6 +282,8 @@ fn pk_031_pods_read_the_kubeconfigs_of_other_clusters() {
         find(&rendered, kind);
     }
     assert_eq!(find(&rendered, "Deployment")["spec"]["replicas"], 0);
+    let without_pods = json!({"replicas": 0, "webhooks": {"createFailurePolicy": "Ignore"}});
+    helm.template("stopped", "mcm", &without_pods, &[]).expect("objects can be created without a pod");
 }
 
 #[test]

@@ -33,6 +33,9 @@ const SET_BY_CHART: [(&str, &str); 13] = [
 const DURATION: &str =
     r"^\+?(0|([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))*$";
 
+/// Nothing, or an http or https address without user, password and query. The command line also checks the host.
+const ADDRESS: &str = r"^\s*(https?://[^\s/?#@:][^\s/?#@]*(/[^\s?]*)?\s*)?$";
+
 /// The type of a flag's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum FlagType {
@@ -42,6 +45,8 @@ enum FlagType {
     Port,
     Number,
     Duration,
+    /// The address of a server.
+    Address,
     Text,
     /// A flag of klog that may stand alone.
     Switch,
@@ -72,6 +77,8 @@ impl FlagType {
             Self::Number
         } else if argument.get_num_args().is_some_and(|count| count.min_values() == 0) {
             Self::Switch
+        } else if argument.get_value_names().is_some_and(|names| names.iter().any(|name| name == "URL")) {
+            Self::Address
         } else {
             Self::Text
         }
@@ -84,6 +91,7 @@ impl FlagType {
             Self::Port => json!({ "type": "integer", "minimum": 0, "maximum": u16::MAX }),
             Self::Number => json!({ "type": "number" }),
             Self::Duration => json!({ "type": "string", "pattern": DURATION }),
+            Self::Address => json!({ "type": "string", "pattern": ADDRESS }),
             Self::Text => json!({ "type": "string" }),
             Self::Switch => json!({ "type": ["boolean", "string"] }),
             Self::OneOf(choices) => json!({ "type": "string", "enum": choices }),
@@ -99,7 +107,7 @@ impl FlagType {
             Self::Integer | Self::Port => json!(first.parse::<i64>().ok()?),
             Self::Number => serde_json::from_str(first).ok()?,
             Self::List => json!(defaults.iter().flat_map(|text| text.split(',')).collect::<Vec<_>>()),
-            Self::Duration | Self::Text | Self::Switch | Self::OneOf(_) => json!(first),
+            Self::Duration | Self::Address | Self::Text | Self::Switch | Self::OneOf(_) => json!(first),
         })
     }
 
@@ -110,6 +118,7 @@ impl FlagType {
             Self::Port => "port".to_owned(),
             Self::Number => "number".to_owned(),
             Self::Duration => "duration".to_owned(),
+            Self::Address => "address".to_owned(),
             Self::Text => "text".to_owned(),
             Self::Switch => "boolean or text".to_owned(),
             Self::OneOf(choices) => choices.join(", "),
@@ -243,6 +252,27 @@ mod tests {
         let is_flag = text.parse::<GoDuration>().is_ok_and(|duration| !duration.is_negative());
         let pattern = regex::Regex::new(DURATION).unwrap();
         assert_eq!((pattern.is_match(text), is_flag), (accepted, accepted));
+    }
+
+    #[rstest]
+    #[case("http://collector:4318", true)]
+    #[case("https://[::1]:4318/otlp", true)]
+    #[case("", true)]
+    #[case("http://user:secret@collector:4318", false)]
+    #[case("https://collector?token=secret", false)]
+    #[case("grpc://collector:4317", false)]
+    #[case("collector:4318", false)]
+    #[case("http://", false)]
+    #[case("http://:4318", false)]
+    fn an_address_of_the_schema_is_one_that_the_flag_accepts(#[case] text: &str, #[case] accepted: bool) {
+        assert_eq!(named("tracing-endpoint").flag_type, FlagType::Address);
+        assert_eq!(regex::Regex::new(ADDRESS).unwrap().is_match(text), accepted);
+        let line = ["mcm", "serve", "--control-kubeconfig=/c", "--target-kubeconfig=/t", "--tracing-endpoint", text];
+        let parsed = <crate::cli::Cli as clap::Parser>::try_parse_from(line).unwrap();
+        let crate::cli::Command::Serve(args) = parsed.command else { panic!("the line runs mcm serve") };
+        let host = crate::cli::serve::validate::HostInfo { host_name: "pod".to_owned(), pod_namespace: None };
+        let problems = args.validate(&host).err().unwrap_or_default().concat();
+        assert_eq!(!problems.contains("--tracing-endpoint"), accepted, "{problems}");
     }
 
     #[test]
