@@ -33,6 +33,15 @@ pub struct Resource {
     pub plural: &'static str,
 }
 
+/// What the answer 404 to a list means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unserved {
+    /// The API server may lack the resource, so there are no objects.
+    NoObjects,
+    /// The API server must have the resource, so another server may have answered.
+    Failure,
+}
+
 /// A resource of version v1.
 pub const fn v1(group: &'static str, kind: &'static str, plural: &'static str) -> Resource {
     Resource { group, version: "v1", kind, plural }
@@ -89,25 +98,49 @@ impl Resource {
         read.map_err(|error| Failure::run(anyhow::anyhow!("cannot read {name}: {error}")))
     }
 
-    /// Whether an API server may not have the resource. Every API server has Leases, so a 404 to their list does not say that there are none.
-    fn is_optional(self) -> bool {
-        self.group != LEASES.group
-    }
-
     /// Lists all objects that a query matches. There are none of a resource that the API server does not have.
     ///
     /// # Errors
     /// When the objects can't be listed; the text names the list.
     pub async fn list(self, client: &Client, query: ListQuery) -> Result<Vec<DynamicObject>, Failure> {
+        // Every API server has Leases, so a 404 to their list does not say that there are none.
+        let unserved = if self.group == LEASES.group { Unserved::Failure } else { Unserved::NoObjects };
+        self.list_or(client, query, unserved).await
+    }
+
+    /// The same as [`Self::list`] for a resource that the API server must have: its absence is an error.
+    ///
+    /// # Errors
+    /// When the objects can't be listed, or the API server does not have the resource; the text names the list.
+    pub async fn list_served(self, client: &Client, query: ListQuery) -> Result<Vec<DynamicObject>, Failure> {
+        self.list_or(client, query, Unserved::Failure).await
+    }
+
+    async fn list_or(
+        self,
+        client: &Client,
+        query: ListQuery,
+        unserved: Unserved,
+    ) -> Result<Vec<DynamicObject>, Failure> {
         let url = DynamicObject::url_path(&self.description(), query.namespace.as_deref());
-        let unlisted = |error: ApiError| Failure::run(anyhow::anyhow!("cannot list {url}: {error}"));
+        let unlisted = |error: ApiError| {
+            let is_absent = matches!(error, ApiError::NotFound(_) | ApiError::NotServed(_));
+            let advice = if is_absent && self.group == names::GROUP {
+                "; if the definition is missing, apply `mcm manifests crds`"
+            } else {
+                ""
+            };
+            Failure::run(anyhow::anyhow!("cannot list {url}: {error}{advice}"))
+        };
         let api = self.api(client);
         let mut query = ListQuery { limit: Some(PAGE), ..query };
         let mut objects = Vec::new();
         loop {
             let page = match api.list(&query).await {
                 // Only the first answer can say that the resource does not exist.
-                Err(ApiError::NotFound(_) | ApiError::NotServed(_)) if query.after.is_none() && self.is_optional() => {
+                Err(ApiError::NotFound(_) | ApiError::NotServed(_))
+                    if query.after.is_none() && unserved == Unserved::NoObjects =>
+                {
                     return Ok(objects);
                 }
                 page => page.map_err(unlisted)?,

@@ -3,6 +3,7 @@
 //! Exit codes: 0 success, 1 bad input or a failed run, 2 wrong usage. Output for programs goes to standard output, everything else
 //! to standard error.
 
+pub mod answer;
 pub mod called_as;
 pub mod clouds;
 pub mod cluster_objects;

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::cli::{
     documents::Document,
+    migrate_classes::plan::names_old_class,
     plugin::views::Vm,
     validate::{ValidateOptions, check},
 };
@@ -148,10 +149,15 @@ impl Fleet {
         let problems = problems.map(|(object, about)| {
             let kind = object["kind"].as_str().unwrap_or_default();
             let why = about.findings.errors().next().map(ToString::to_string).unwrap_or_default();
+            let command = if Kind::from_name(kind).is_some_and(|kind| names_old_class(kind, object)) {
+                format!("mcm migrate-classes --namespace {}", self.namespace)
+            } else {
+                format!("kubectl -n {} edit {} {}", self.namespace, kind.to_lowercase(), name(object))
+            };
             Problem {
                 subject: self.subject(kind, name(object)),
                 message: format!("today's rules would refuse it: {why}"),
-                command: Some(format!("kubectl -n {} edit {} {}", self.namespace, kind.to_lowercase(), name(object))),
+                command: Some(command),
             }
         });
         reported(what, problems.collect(), format!("the rules of this program allow all {}", objects.len()))

@@ -108,6 +108,13 @@ fn pk_105_a_fleet_in_which_everything_belongs_together_is_fine() {
         ..whole()
     },
     "Machine ns/m", "today's rules would refuse it: spec.creationTimeout", "kubectl -n ns edit machine m")]
+#[case::a_machine_of_an_old_kind(
+    Fleet {
+        machines: List::All(vec![object(Kind::Machine, "m", &json!({"spec": {"class": {"kind": "AWSMachineClass", "name": "c"}}}))]),
+        nodes: None,
+        ..whole()
+    },
+    "Machine ns/m", "spec.class.kind: Unsupported value", "mcm migrate-classes --namespace ns")]
 #[case::a_finalizer_on_a_secret(
     Fleet { secrets: List::All(vec![named("s", &[]), named("old", &["a", finalizer::SECRET])]), ..whole() },
     "Secret ns/old", "no class names it", "/metadata/finalizers/1")]

@@ -55,18 +55,19 @@ impl Namespace {
     pub async fn observe(&self) -> Result<Observed, Failure> {
         let mut observed = Observed::default();
         for kind in OldKind::ALL {
-            observed.old.extend(self.list(kind.resource()).await?.into_iter().map(|class| (kind, class)));
+            let classes = kind.resource().list(&self.client, ListQuery::within(&self.name)).await?;
+            observed.old.extend(values(classes)?.into_iter().map(|class| (kind, class)));
         }
-        observed.classes = self.list(Resource::of_kind(Kind::MachineClass)).await?;
+        observed.classes = self.list(Kind::MachineClass).await?;
         for kind in USERS {
-            observed.users.extend(self.list(Resource::of_kind(kind)).await?.into_iter().map(|user| (kind, user)));
+            observed.users.extend(self.list(kind).await?.into_iter().map(|user| (kind, user)));
         }
         Ok(observed)
     }
 
-    async fn list(&self, resource: Resource) -> Result<Vec<Value>, Failure> {
-        let objects = resource.list(&self.client, ListQuery::within(&self.name)).await?;
-        objects.into_iter().map(|object| serde_json::to_value(object).map_err(Failure::run)).collect()
+    /// The objects of a kind of today. A cluster may lack old kinds, but a 404 to this list must not count as "nothing names a class".
+    async fn list(&self, kind: Kind) -> Result<Vec<Value>, Failure> {
+        values(Resource::of_kind(kind).list_served(&self.client, ListQuery::within(&self.name)).await?)
     }
 
     /// Carries out the plan of the objects, stage by stage, and reads the objects again after each stage. Returns the last plan, which has no
@@ -142,6 +143,10 @@ impl Namespace {
     }
 }
 
+fn values(objects: Vec<DynamicObject>) -> Result<Vec<Value>, Failure> {
+    objects.into_iter().map(|object| serde_json::to_value(object).map_err(Failure::run)).collect()
+}
+
 /// Whether the refusal may be a consequence of a change of the object since it was read.
 const fn is_changed(error: &ApiError) -> bool {
     matches!(error, ApiError::NotFound(_) | ApiError::Conflict(_) | ApiError::AlreadyExists(_) | ApiError::Invalid(_))
@@ -203,4 +208,41 @@ fn running(why: &str) -> Failure {
         "a manager is running ({why}). Stop it, for example by `kubectl scale deployment machine-controller-manager --replicas=0`, then run the \
          same command again to go on"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A server that lacks one resource: it answers 404 with the page of a proxy.
+    fn without(plural: &'static str) -> Namespace {
+        let service = tower::service_fn(move |request: Request<Body>| async move {
+            let path = request.uri().path().to_owned();
+            let (code, text) = if path.ends_with(&format!("/{plural}")) {
+                (404, "<html>404 Not Found</html>".to_owned())
+            } else {
+                (200, json!({"metadata": {"resourceVersion": "1"}, "items": []}).to_string())
+            };
+            Ok::<_, Infallible>(Response::builder().status(code).body(Body::from(text.into_bytes())).unwrap())
+        });
+        Namespace::new(Client::new(service, "ns"), "ns".to_owned())
+    }
+
+    #[tokio::test]
+    async fn only_old_kinds_may_be_absent() {
+        for kind in OldKind::ALL {
+            without(kind.table().plural).observe().await.expect("a cluster may lack an old kind");
+        }
+        for kind in USERS.into_iter().chain([Kind::MachineClass]) {
+            let failure = without(kind.plural()).observe().await.expect_err("nothing is known about its objects");
+            let text = failure.to_string();
+            assert!(text.contains(kind.plural()) && text.contains("mcm manifests crds"), "{text}");
+        }
+    }
 }

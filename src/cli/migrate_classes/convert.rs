@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use machine_api::names::{self, MACHINE_CLASS_KIND, annotation};
+use machine_api::names::{self, MACHINE_CLASS_KIND, annotation, finalizer};
 use serde_json::{Map, Value, json};
 
 use super::table::{OldKind, SECRET_FIELDS, Table};
 
 /// The metadata that the new class takes over. The rest belongs to the API server.
-const METADATA: [&str; 6] = ["name", "namespace", "labels", "annotations", "finalizers", "ownerReferences"];
+const METADATA: [&str; 7] =
+    ["name", "generateName", "namespace", "labels", "annotations", "finalizers", "ownerReferences"];
 
 /// The new class, and what is special about its making.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +42,20 @@ pub enum Note {
         /// Its path in the new class.
         new: String,
     },
+    /// Two spellings of one field, which differ in upper and lower case letters. One value would be lost.
+    #[error("{old} is another spelling of a field that the class has too; both would become {new}: remove one of them")]
+    Twice {
+        /// The path of the second one in the old class.
+        old: String,
+        /// The path of both in the new class.
+        new: String,
+    },
+    /// The program that set the finalizer does not know the new class, so nobody would remove the finalizer.
+    #[error("the finalizer {name} was not copied, because its owner set it for the old class")]
+    Finalizer {
+        /// The finalizer.
+        name: String,
+    },
     /// The field is outside `spec` and has no place in a `MachineClass`.
     #[error("{old} has no place in a MachineClass: move it into spec, or remove it")]
     NoPlace {
@@ -52,7 +67,7 @@ pub enum Note {
 impl Note {
     /// Whether the class must not be written, because a field would be lost.
     pub const fn is_obstacle(&self) -> bool {
-        matches!(self, Self::NoPlace { .. })
+        matches!(self, Self::NoPlace { .. } | Self::Twice { .. })
     }
 }
 
@@ -139,9 +154,11 @@ pub fn convert(kind: OldKind, old: &Value) -> Converted {
             notes.push(Note::NoPlace { old: name.clone() });
         }
     }
+    let (metadata, others) = metadata(&old["metadata"]);
+    notes.extend(others.into_iter().map(|name| Note::Finalizer { name }));
     let mut class = json!({
-        "apiVersion": names::API_VERSION_V1ALPHA1, "kind": MACHINE_CLASS_KIND,
-        "metadata": metadata(&old["metadata"]), "provider": table.provider,
+        "apiVersion": names::API_VERSION_V1ALPHA1, "kind": MACHINE_CLASS_KIND, "metadata": metadata,
+        "provider": table.provider,
     });
     let mut place = &mut class;
     for (depth, step) in table.place.iter().enumerate() {
@@ -186,6 +203,11 @@ fn carry(
         return;
     };
     let place = path(right);
+    if target.contains_key(*right) {
+        let Path { old, new } = place;
+        notes.push(Note::Twice { old, new });
+        return;
+    }
     if *right != name {
         notes.push(Note::Spelling { old: place.old.clone(), new: place.new.clone() });
     }
@@ -219,8 +241,9 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// The metadata of the new class. kubectl's record of the last applied manifest describes an object of the old kind, so it is left out.
-fn metadata(old: &Value) -> Value {
+/// The metadata of the new class, and the finalizers of other programs, which it does not get. kubectl's record of the last applied manifest
+/// describes an object of the old kind, so it is left out.
+fn metadata(old: &Value) -> (Value, Vec<String>) {
     let mut new = Map::new();
     for name in METADATA {
         if let Some(value) = old.get(name).filter(|value| !is_empty(value)) {
@@ -234,7 +257,17 @@ fn metadata(old: &Value) -> Value {
             new.remove("annotations");
         }
     }
-    Value::Object(new)
+    let mut others = Vec::new();
+    if let Some(finalizers) = new.get_mut("finalizers").and_then(Value::as_array_mut) {
+        others.extend(
+            finalizers.iter().filter_map(Value::as_str).filter(|name| *name != finalizer::MACHINE).map(str::to_owned),
+        );
+        finalizers.retain(|name| *name == finalizer::MACHINE);
+        if finalizers.is_empty() {
+            new.remove("finalizers");
+        }
+    }
+    (Value::Object(new), others)
 }
 
 #[cfg(test)]

@@ -143,3 +143,30 @@ fn a_field_outside_spec_would_be_lost_and_is_an_obstacle() {
     assert_eq!(notes, [Note::NoPlace { old: "nodeTemplate".to_owned() }]);
     assert!(notes[0].is_obstacle());
 }
+
+#[rstest]
+#[case::at_the_top(json!({"AMI": "one", "Ami": "two"}), "spec.Ami", "providerSpec.ami")]
+#[case::in_a_list(json!({"blockDevices": [{"EBS": {"iops": 1}, "Ebs": {"iops": 2}}]}), "spec.blockDevices[0].Ebs", "providerSpec.blockDevices[0].ebs")]
+#[case::a_secret(json!({"SECRETREF": {"name": "a"}, "SecretRef": {"name": "b"}}), "spec.SecretRef", "secretRef")]
+fn two_spellings_of_a_field_are_an_obstacle(#[case] spec: Value, #[case] old: &str, #[case] new: &str) {
+    let notes = convert(OldKind::Aws, &json!({ "spec": spec })).notes;
+    let obstacles: Vec<&Note> = notes.iter().filter(|note| note.is_obstacle()).collect();
+    assert_eq!(obstacles, [&Note::Twice { old: old.to_owned(), new: new.to_owned() }]);
+}
+
+#[rstest]
+#[case::ours_and_another(json!(["example.com/other", finalizer::MACHINE]), json!([finalizer::MACHINE]), &["example.com/other"])]
+#[case::only_others(json!(["example.com/other"]), Value::Null, &["example.com/other"])]
+#[case::only_ours(json!([finalizer::MACHINE]), json!([finalizer::MACHINE]), &[])]
+fn only_our_finalizer_is_copied(#[case] old: Value, #[case] expected: Value, #[case] noted: &[&str]) {
+    let Converted { class, notes } = convert(OldKind::Aws, &json!({"metadata": {"name": "c", "finalizers": old}}));
+    assert_eq!(class["metadata"]["finalizers"], expected);
+    let expected: Vec<Note> = noted.iter().map(|name| Note::Finalizer { name: (*name).to_owned() }).collect();
+    assert_eq!(notes, expected);
+}
+
+#[test]
+fn the_prefix_of_a_generated_name_is_kept() {
+    let class = convert(OldKind::Aws, &json!({"metadata": {"generateName": "pool-"}, "spec": {}})).class;
+    assert_eq!(class["metadata"], json!({"generateName": "pool-"}));
+}

@@ -13,7 +13,7 @@ pub mod table;
 
 use std::{
     collections::BTreeSet,
-    io::{self, BufRead, Write},
+    io::{self, Write},
     path::PathBuf,
 };
 
@@ -34,6 +34,7 @@ use self::{
 };
 use super::{
     Failure,
+    answer::answer,
     documents::{Document, Format, list_items, write_documents},
     kubeconfig::{ClusterArgs, run_interruptibly},
     namespace_name, offline,
@@ -111,7 +112,7 @@ async fn migrate(args: &MigrateClassesArgs, admission: &Admission, out: &mut dyn
         return Ok(());
     }
     if !args.yes {
-        confirm(&name, out)?;
+        confirm(&name, out).await?;
     }
     namespace.migrate(&judge, out).await?;
     writeln!(
@@ -143,12 +144,10 @@ fn print(values: &[Value], format: OutputFormat, out: &mut dyn Write) -> Result<
 }
 
 /// Asks for the namespace's name, because a user does not type it by accident.
-fn confirm(namespace: &str, out: &mut dyn Write) -> Result<(), Failure> {
+async fn confirm(namespace: &str, out: &mut dyn Write) -> Result<(), Failure> {
     write!(out, "type the namespace's name ({namespace}) to go on: ")?;
     out.flush()?;
-    let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer)?;
-    if answer.trim() == namespace {
+    if answer().await? == namespace {
         Ok(())
     } else {
         Err(Failure::Input("not confirmed; nothing was done (--yes goes on without asking)".to_owned()))
@@ -178,7 +177,7 @@ impl Manifests<'_> {
     fn object(&mut self, object: &Value) -> Value {
         let mut new = object.clone();
         if let Some(items) = list_items(object) {
-            new["items"] = items.iter().map(|item| self.object(item)).collect();
+            new["items"] = items.iter().map(|item| self.object(&with_type(item, object))).collect();
             // The kinds of the objects in a list of an old kind are no longer the kind of the list.
             if old_kind(object, "List").is_some() {
                 new["apiVersion"] = json!("v1");
@@ -199,7 +198,8 @@ impl Manifests<'_> {
         let converted = convert(kind, object);
         let key = plan::key_of(&converted.class);
         let what = format!("{} {key}", kind.table().kind);
-        if !self.created.insert((key.namespace, key.name)) {
+        // The API server gives a name to a class without one.
+        if !key.name.is_empty() && !self.created.insert((key.namespace, key.name)) {
             self.obstacles.push(format!("{what}: another old class has the same name; rename one of them"));
         }
         for note in converted.notes {
@@ -221,12 +221,28 @@ fn old_kind(object: &Value, suffix: &str) -> Option<OldKind> {
     OldKind::from_name(kind).filter(|_| group == names::GROUP)
 }
 
-/// Lets a machine, set or deployment name the new kind.
+/// An item of a list with its kind and version. The API server leaves both out in lists of one kind.
+fn with_type(item: &Value, list: &Value) -> Value {
+    let mut typed = item.clone();
+    let Some(version) = list["apiVersion"].as_str().filter(|version| is_ours(version)) else { return typed };
+    let kind = list["kind"].as_str().and_then(|kind| kind.strip_suffix("List"));
+    let (Some(kind), Some(fields)) = (kind, typed.as_object_mut()) else { return typed };
+    fields.entry("apiVersion").or_insert_with(|| json!(version));
+    fields.entry("kind").or_insert_with(|| json!(kind));
+    typed
+}
+
+/// Whether the `apiVersion` is of our group, in any version.
+fn is_ours(version: &str) -> bool {
+    version.split_once('/').is_some_and(|(group, _)| group == names::GROUP)
+}
+
+/// Lets a machine, set or deployment of any version name the new kind. The field is `class` in v1alpha1 and `classRef` in v1beta1.
 fn refer(object: &mut Value) {
-    let is_ours = object["apiVersion"].as_str() == Some(names::API_VERSION_V1ALPHA1);
+    let is_ours = object["apiVersion"].as_str().is_some_and(is_ours);
     let Some(kind) = object["kind"].as_str().and_then(Kind::from_name).filter(|_| is_ours) else { return };
-    for place in places(kind) {
-        let named = object.pointer_mut(place).and_then(|class| class.get_mut("kind"));
+    for place in places(kind).iter().flat_map(|place| [(*place).to_owned(), format!("{place}Ref")]) {
+        let named = object.pointer_mut(&place).and_then(|class| class.get_mut("kind"));
         if let Some(named) = named.filter(|named| named.as_str().and_then(OldKind::from_name).is_some()) {
             *named = json!(MACHINE_CLASS_KIND);
         }

@@ -201,30 +201,64 @@ pub fn plan(observed: &Observed, judge: Judge<'_>) -> Plan {
             } else {
                 add_class(&mut plan, *kind, &what, converted, judge);
             }
+        } else if let Some(present) = named(&key).filter(|present| !serves(present, *kind)) {
+            // The old class is migrated, and another class has taken its name since.
+            if is_named(observed, *kind, &key) {
+                plan.obstacles.push(format!(
+                    "MachineClass {key} has provider {}, but objects name {} {key}, which is of provider {}; correct or delete the \
+                     MachineClass, or let the objects name another class",
+                    provider_of(present),
+                    kind.table().kind,
+                    kind.table().provider
+                ));
+            }
         }
         plan.releases.extend(release(*kind, old));
     }
+    let mut told: BTreeSet<ObjectKey> = BTreeSet::new();
     for wanted in USERS {
         for (kind, user) in observed.users.iter().filter(|(kind, _)| *kind == wanted) {
             for (old, name) in old_classes_of(*kind, user) {
                 let target = target_of(user);
                 let key = ObjectKey::new(target.key.namespace.clone(), name.clone());
                 let has_old = observed.old.iter().any(|(kind, class)| *kind == old && key_of(class) == key);
-                let has_new = named(&key).is_some_and(|class| class["provider"] == old.table().provider);
-                if has_old || has_new {
+                let new = named(&key);
+                if has_old || new.is_some_and(|class| serves(class, old)) {
+                    plan.notes.extend(new.and_then(|class| misspelt_provider(class, old)).filter(|_| told.insert(key)));
                     let places = places_of(*kind, user, old, &name);
                     plan.references.push(Step::Refer { kind: *kind, target, from: (old, name), places });
                 } else {
-                    plan.dangling.push(format!(
-                        "{kind} {} names {} {name}, and there is neither this class nor its MachineClass",
-                        target.key,
-                        old.table().kind
-                    ));
+                    let why = new.map_or_else(
+                        || "there is neither this class nor its MachineClass".to_owned(),
+                        |class| {
+                            let (provider, wanted) = (provider_of(class), old.table().provider);
+                            format!("this class is gone; MachineClass {name} has provider {provider}, not {wanted}")
+                        },
+                    );
+                    plan.dangling.push(format!("{kind} {} names {} {name}, and {why}", target.key, old.table().kind));
                 }
             }
         }
     }
     plan
+}
+
+/// The provider of a `MachineClass`; empty without one.
+fn provider_of(class: &Value) -> &str {
+    class["provider"].as_str().unwrap_or_default()
+}
+
+/// Whether a `MachineClass` is of the provider of an old kind. The Go original wrote `openstack`, so upper and lower case don't count.
+fn serves(class: &Value, kind: OldKind) -> bool {
+    provider_of(class).eq_ignore_ascii_case(kind.table().provider)
+}
+
+/// What a user must know about a class of the right provider in other letters, as the Go original wrote it.
+fn misspelt_provider(class: &Value, kind: OldKind) -> Option<String> {
+    let (provider, wanted) = (provider_of(class), kind.table().provider);
+    (serves(class, kind) && provider != wanted).then(|| {
+        format!("MachineClass {} has provider {provider}; change it to {wanted}, which drivers read", key_of(class))
+    })
 }
 
 /// Whether an old class must have its `MachineClass`. After its migration, users may change or delete the new class.
@@ -282,6 +316,11 @@ pub fn places(kind: Kind) -> &'static [&'static str] {
 fn old_class_at(user: &Value, place: &str) -> Option<(OldKind, String)> {
     let class = user.pointer(place)?;
     Some((OldKind::from_name(class["kind"].as_str()?)?, class["name"].as_str()?.to_owned()))
+}
+
+/// Whether an object names a class of an old kind.
+pub fn names_old_class(kind: Kind, object: &Value) -> bool {
+    !old_classes_of(kind, object).is_empty()
 }
 
 /// The old classes that an object names, each once.

@@ -157,6 +157,52 @@ fn nothing_is_written_if_there_is_an_obstacle(
     assert_eq!(plan.obstacles, [expected]);
 }
 
+/// The class of a machine was migrated, and a class of another provider has taken its name.
+#[test]
+fn a_machine_is_not_moved_to_a_class_of_another_provider() {
+    let users =
+        vec![user(Kind::Machine, "m", "AWSMachineClass", "c"), user(Kind::Machine, "n", "AWSMachineClass", "c")];
+    let classes = vec![new("c", &json!({"provider": "GCP"}))];
+    let observed = Observed { old: vec![old("c", &migrated())], classes, users };
+    assert_eq!(
+        plan(&observed, &admits).obstacles,
+        [
+            "MachineClass ns/c has provider GCP, but objects name AWSMachineClass ns/c, which is of provider AWS; correct or delete the \
+          MachineClass, or let the objects name another class"
+        ]
+    );
+    assert_eq!(plan(&observed, &admits).notes, [] as [String; 0]);
+    let unused = Observed { users: Vec::new(), ..observed };
+    assert_eq!(plan(&unused, &admits), Plan::default());
+}
+
+#[rstest]
+#[case::the_letters_of_the_go_original("openstack", 2, &[],
+    &["MachineClass ns/o has provider openstack; change it to OpenStack, which drivers read"])]
+#[case::the_right_letters("OpenStack", 2, &[], &[])]
+#[case::another_provider("GCP", 0, &[
+    "Machine ns/m names OpenStackMachineClass o, and this class is gone; MachineClass o has provider GCP, not OpenStack",
+    "Machine ns/n names OpenStackMachineClass o, and this class is gone; MachineClass o has provider GCP, not OpenStack"], &[])]
+fn the_provider_decides_which_class_is_the_new_one(
+    #[case] provider: &str,
+    #[case] references: usize,
+    #[case] dangling: &[&str],
+    #[case] notes: &[&str],
+) {
+    let users = ["m", "n"].map(|name| user(Kind::Machine, name, "OpenStackMachineClass", "o")).to_vec();
+    let classes = vec![new("o", &json!({ "provider": provider }))];
+    let plan = plan(&Observed { old: Vec::new(), classes, users }, &admits);
+    assert_eq!(
+        (plan.references.len(), plan.dangling.as_slice(), plan.notes.as_slice()),
+        (
+            references,
+            dangling.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice(),
+            notes.iter().map(ToString::to_string).collect::<Vec<_>>().as_slice()
+        )
+    );
+    assert_eq!(plan.obstacles, [] as [String; 0]);
+}
+
 #[test]
 fn a_set_of_an_early_release_names_its_class_twice() {
     let (kind, mut set) = user(Kind::MachineSet, "s", "AWSMachineClass", "c");

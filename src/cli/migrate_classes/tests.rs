@@ -77,3 +77,47 @@ fn flags_that_exclude_each_other(#[case] flags: &[&str], #[case] is_right: bool)
     let line = ["mcm", "migrate-classes"].iter().chain(flags);
     assert_eq!(Cli::try_parse_from(line).is_ok(), is_right);
 }
+
+#[test]
+fn references_of_every_version_change() {
+    let text = "\
+apiVersion: machine.sapcloud.io/v1beta1
+kind: MachineDeployment
+metadata: {name: d}
+spec: {template: {spec: {classRef: {kind: AWSMachineClass, name: c}}}}
+---
+apiVersion: machine.sapcloud.io/v1beta1
+kind: Machine
+metadata: {name: m}
+spec: {classRef: {kind: AWSMachineClass, name: c}}
+";
+    let (objects, _) = converted(text, &[]).expect("they convert");
+    assert_eq!(objects[0]["spec"]["template"]["spec"]["classRef"], json!({"kind": "MachineClass", "name": "c"}));
+    assert_eq!(objects[1]["spec"]["classRef"], json!({"kind": "MachineClass", "name": "c"}));
+}
+
+#[test]
+fn items_without_kind_are_of_the_kind_of_their_list() {
+    let (mut classes, _) = converted(SAMPLES, &["EquinixMetal"]).expect("they convert");
+    let expected = classes.remove(1);
+    let mut item = parse_documents("file", SAMPLES).expect("YAML").remove(1).value;
+    let fields = item.as_object_mut().expect("a class");
+    let (version, kind) = (fields.remove("apiVersion"), fields.remove("kind").expect("a kind"));
+    let kind = format!("{}List", kind.as_str().expect("a text"));
+    let list = json!({"apiVersion": version, "kind": kind, "items": [item]});
+    let machines = json!({"apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineList",
+        "items": [{"metadata": {"name": "m"}, "spec": {"class": {"kind": "AWSMachineClass", "name": "c"}}}]});
+    let (lists, _) = converted(&list.to_string(), &[]).expect("it converts");
+    assert_eq!((&lists[0]["kind"], &lists[0]["items"]), (&json!("List"), &json!([expected])));
+    let (lists, _) = converted(&machines.to_string(), &[]).expect("it converts");
+    assert_eq!(lists[0]["items"][0]["spec"]["class"]["kind"], "MachineClass");
+}
+
+#[test]
+fn classes_with_generated_names_are_not_the_same_class() {
+    let mut class = parse_documents("file", SAMPLES).expect("YAML").remove(1).value;
+    class["metadata"] = json!({"generateName": "pool-", "namespace": "default"});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [class, class]});
+    let (lists, _) = converted(&list.to_string(), &[]).expect("they convert");
+    assert_eq!(lists[0]["items"][1]["metadata"]["generateName"], "pool-");
+}

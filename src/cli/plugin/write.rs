@@ -2,7 +2,7 @@
 //!
 //! Other modules decide what is changed; here it is shown and sent. Source: spec/packaging §5.3.
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
 use http::Method;
@@ -16,7 +16,7 @@ use super::{
     output::{self, Answer, OutputArgs, Source, Style},
     session::{Session, now},
 };
-use crate::cli::{Failure, cluster_objects::Resource, output::printable};
+use crate::cli::{Failure, answer::answer, cluster_objects::Resource, output::printable};
 use controller_runtime::{
     error::ApiError,
     key::Target,
@@ -175,14 +175,7 @@ async fn confirm() -> Result<(), Failure> {
         ));
     }
     eprint!("go on? [y/N] ");
-    let (send, answer) = tokio::sync::oneshot::channel();
-    // A thread of its own, so that a signal ends the command while it waits for the answer.
-    std::thread::spawn(move || {
-        let mut line = String::new();
-        let _ = send.send(std::io::stdin().lock().read_line(&mut line).map(|_| line));
-    });
-    let line = answer.await.map_err(Failure::run)??;
-    if ["y", "yes"].contains(&line.trim().to_ascii_lowercase().as_str()) {
+    if ["y", "yes"].contains(&answer().await?.to_ascii_lowercase().as_str()) {
         Ok(())
     } else {
         Err(Failure::Input("not confirmed; nothing was done (--yes goes on without asking)".to_owned()))

@@ -2,7 +2,7 @@
 
 use super::page::{Draft, Page, code, prose};
 use crate::cli::migrate_classes::table::{Field, OldKind, SECRET_FIELDS, Table};
-use machine_api::names::{MACHINE_CLASS_KIND, annotation};
+use machine_api::names::{MACHINE_CLASS_KIND, annotation, finalizer};
 
 /// The page about all old kinds.
 pub fn page() -> Page {
@@ -13,10 +13,12 @@ pub fn page() -> Page {
          as its neighbours, and reported. In a path, `[]` is each element of a list, and `*` each key of a map.",
     );
     draft.paragraph(&format!(
-        "All kinds: `metadata.name`, `namespace`, `labels`, `annotations`, `finalizers` and `ownerReferences` stay as they are, except for the \
-         annotations {} and {}, which the `{MACHINE_CLASS_KIND}` does not get. {} go to the fields of these names in the class itself.",
+        "All kinds: `metadata.name`, `generateName`, `namespace`, `labels`, `annotations` and `ownerReferences` stay as they are. The \
+         `{MACHINE_CLASS_KIND}` does not get the annotations {} and {}. Of the finalizers it gets {} only. {} go to the fields of these names in \
+         the class itself.",
         code(annotation::KUBECTL_LAST_APPLIED),
         code(annotation::MIGRATED),
+        code(finalizer::MACHINE),
         SECRET_FIELDS.map(|field| code(&format!("spec.{field}"))).join(" and "),
     ));
     for kind in OldKind::ALL {
