@@ -23,10 +23,17 @@ pub struct InstalledSchemas(Arc<Mutex<BTreeMap<Kind, Installed>>>);
 
 #[derive(Debug)]
 struct Installed {
-    /// The generation of the definition that was compared.
-    generation: Option<i64>,
+    /// The definition that was compared.
+    compared: Identity,
     /// The schema of the version that is written. `None` if it lacks nothing.
     incomplete: Option<Arc<Value>>,
+}
+
+/// Object and generation of a definition. A definition that was deleted and made again has the generation of the first one.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    uid: Option<String>,
+    generation: Option<i64>,
 }
 
 /// What is left of a write.
@@ -41,14 +48,16 @@ pub enum Left {
 impl InstalledSchemas {
     /// Takes the definition of a kind. Returns the fields of this program that it lacks, if it is another definition than before.
     pub fn learn(&self, kind: Kind, definition: &Value) -> Option<Vec<String>> {
-        let generation = definition["metadata"]["generation"].as_i64();
+        let metadata = &definition["metadata"];
+        let compared =
+            Identity { uid: metadata["uid"].as_str().map(str::to_owned), generation: metadata["generation"].as_i64() };
         let mut known = lock(&self.0);
-        if known.get(&kind).is_some_and(|known| generation.is_some() && known.generation == generation) {
+        if known.get(&kind).is_some_and(|known| compared.generation.is_some() && known.compared == compared) {
             return None;
         }
         let missing = missing_fields(kind, definition);
         let schema = (!missing.is_empty()).then(|| written_schema(definition).cloned()).flatten();
-        known.insert(kind, Installed { generation, incomplete: schema.map(Arc::new) });
+        known.insert(kind, Installed { compared, incomplete: schema.map(Arc::new) });
         Some(missing)
     }
 
@@ -141,6 +150,25 @@ mod tests {
         let missing = schemas.learn(Kind::Machine, &older(1)).expect("it is new");
         assert_eq!(missing, ["v1alpha1: status.machineConditions"]);
         assert_eq!((schemas.remove_unknown("Machine", &mut patch), &patch), (left, &expected));
+    }
+
+    #[test]
+    fn pk_121_a_definition_that_was_made_again_is_compared_although_its_generation_is_the_same() {
+        let of = |mut definition: Value, uid: &str| {
+            definition["metadata"]["uid"] = uid.into();
+            definition
+        };
+        let mut complete = older(1);
+        let all = definitions(&CrdOptions::default());
+        complete["spec"] =
+            all.into_iter().find(|known| known["spec"]["names"]["kind"] == "Machine").unwrap()["spec"].clone();
+        let schemas = InstalledSchemas::default();
+        assert_eq!(schemas.learn(Kind::Machine, &of(complete, "first")), Some(vec![]));
+        let again = of(older(1), "second");
+        assert_eq!(schemas.learn(Kind::Machine, &again), Some(vec!["v1alpha1: status.machineConditions".to_owned()]));
+        assert_eq!(schemas.learn(Kind::Machine, &again), None);
+        let mut patch = Patch::Merge(json!({"status": {"machineConditions": conditions()}}));
+        assert_eq!(schemas.remove_unknown("Machine", &mut patch), Left::Nothing);
     }
 
     #[test]
