@@ -321,16 +321,16 @@ const LOCAL_MACHINES: &[Grant<'_>] = &[
     Grant {
         group: "",
         resources: &["pods"],
-        verbs: &["create", "delete", "get", "list", "patch"],
+        verbs: &["create", "delete", "get", "list"],
         names: &[],
         why: "the pods that are machines; their names are those of machines",
     },
     Grant {
         group: "",
         resources: &["secrets", "services"],
-        verbs: &["create", "patch"],
+        verbs: &["create", "get", "patch"],
         names: &[],
-        why: "user data and address of each machine, owned by its pod; an apply needs both verbs",
+        why: "user data and address of each machine, owned by its pod; their owners are read before a change",
     },
 ];
 

@@ -25,6 +25,8 @@ use crate::{
 
 /// The namespace of the machine objects.
 const CONTROL: &str = "machines";
+/// The name of the cluster, which marks pods in another cluster.
+const CLUSTER: &str = "a-b";
 const DEPLOYMENT: &str = "workers";
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// A part of the user data that no log may contain.
@@ -44,7 +46,7 @@ async fn machines_become_pods_move_to_another_cluster_shrink_and_go_again() {
     let options = ManagerOptions {
         simulation: NO_SIMULATION.to_owned(),
         // The highest verbosity, to check that no secret is logged.
-        flags: vec!["-v=10".to_owned()],
+        flags: vec!["-v=10".to_owned(), format!("--cluster-name={CLUSTER}")],
         rights: Rights::WithLocalMachines,
     };
     let mut manager = TestManager::start(&rig, &control, &options).await;
@@ -128,10 +130,11 @@ async fn each_machine_is_a_pod(namespace: &Namespace, machines: &[Value], image:
         assert_eq!(machine["metadata"]["labels"]["node"], pod.as_str());
         let found = pods.iter().find(|one| name(one) == pod).expect("its pod");
         assert_eq!(text(found, "/spec/containers/0/image"), image);
-        assert_eq!(
-            found["metadata"]["labels"],
-            json!({"app": "machine", "machine-provider": "local", "machine": name(machine)})
-        );
+        let mut labels = json!({"app": "machine", "machine-provider": "local", "machine": name(machine)});
+        if namespace.name != CONTROL {
+            labels["machine-class-cluster"] = json!(CLUSTER);
+        }
+        assert_eq!(found["metadata"]["labels"], labels);
         let secret = namespace.get("secret", &format!("{pod}-userdata")).await;
         let user_data = BASE64_STANDARD.decode(text(&secret, "/data/userdata")).expect("base 64");
         assert!(String::from_utf8_lossy(&user_data).ends_with(&format!("join --name {}\n", name(machine))));

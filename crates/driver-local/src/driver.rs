@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use controller_runtime::objects::DeleteHow;
 use k8s_openapi::api::core::v1::Pod;
 use kube_values::field::Findings;
 use machine_driver::{
@@ -15,10 +16,10 @@ use crate::{
     clusters::{Clusters, ControlCluster},
     errors::{ErrorCodes, Failures},
     objects,
-    plan::{self, CreationStep, GONE_WITHIN, RUNNING_WITHIN, State, Waited},
+    plan::{self, Companion, CreationStep, GONE_WITHIN, RUNNING_WITHIN, State, Waited},
     requests::Requests,
     rules::Home,
-    spec::Spec,
+    spec::{Place, Spec},
     subject::{self, Pods, Subject},
     template::PodTemplate,
 };
@@ -65,29 +66,34 @@ impl LocalDriver {
     }
 
     async fn created(&self, cx: &OpContext, request: &MachineRequest) -> Result<VmIdentity, Status> {
-        let spec = Spec::checked(&request.class)?;
-        let subject = Subject::of(&request.machine, &request.class, &spec, cx)?;
+        let (spec, place) = (Spec::checked(&request.class)?, Place::read(&request.class)?);
+        let subject = Subject::to_create(&request.machine, &request.class, &place, cx)?;
         let user_data = user_data(&request.class, &request.secret)?;
         let client = self.clusters.of(&request.class, &request.secret).await?;
         let requests = Requests::new(client, cx, self.failures());
-        let pod = match plan::creation(&subject, &spec.image, requests.pod(&subject).await?)? {
+        let step = plan::creation(&subject, &spec.image, requests.pod(&subject).await?)?;
+        // A pod must not run with the Secret of another program, so that both are looked at before it is made.
+        let (service, secret) = (requests.service(&subject).await?, requests.secret(&subject).await?);
+        plan::companion(&subject, Companion::Service, service.as_ref())?;
+        plan::companion(&subject, Companion::Secret, secret.as_ref())?;
+        let pod = match step {
             CreationStep::Use(pod) => *pod,
-            CreationStep::Apply => requests.apply_pod(&subject, &objects::pod(&subject, &spec, &self.template)).await?,
+            CreationStep::Make => requests.make_pod(&subject, &objects::pod(&subject, &spec, &self.template)).await?,
             CreationStep::Replace(ended) => {
-                requests.delete(&ended).await?;
+                requests.delete(&ended, DeleteHow::default()).await?;
                 let message = format!("pod {:?} could not become the machine's, and is replaced", subject.pod);
                 return Err(Status::new(Code::Aborted, message));
             }
         };
         // The Secret is the last: without it the pod can't run, so that a running pod has both.
-        requests.apply_service(&subject, &objects::service(&subject, &pod)).await?;
-        requests.apply_secret(&subject, &objects::secret(&subject, &pod, user_data)).await?;
+        requests.write_service(&subject, service.as_ref(), &objects::service(&subject, &pod)).await?;
+        requests.write_secret(&subject, secret.as_ref(), &objects::secret(&subject, &pod, user_data)).await?;
         until_running(cx, &requests, &subject).await
     }
 
     async fn deleted(&self, cx: &OpContext, request: &MachineRequest) -> Result<(), Status> {
-        let spec = Spec::read(&request.class)?;
-        let subject = Subject::of(&request.machine, &request.class, &spec, cx)?;
+        let place = Place::read(&request.class)?;
+        let subject = Subject::of(&request.machine, &request.class, &place, cx)?;
         let client = self.clusters.of(&request.class, &request.secret).await?;
         let requests = Requests::new(client, cx, Failures::OfDeletion);
         let pod = requests.pod(&subject).await?;
@@ -95,8 +101,8 @@ impl LocalDriver {
             let message = format!("pods {:?} not found in namespace {:?}", subject.pod, subject.pods.namespace);
             return Err(Status::new(Code::NotFound, message));
         };
-        if pod.as_ref().map(State::of) != Some(State::Leaving) {
-            requests.delete(&doomed).await?;
+        if let Some(how) = pod.as_ref().and_then(|pod| plan::removal(&request.machine, pod)) {
+            requests.delete(&doomed, how).await?;
         }
         // A kubelet whose pod is not gone could register its Node again.
         let (began, limit) = (Instant::now(), limit_of(GONE_WITHIN, cx));
@@ -176,9 +182,9 @@ impl Driver for LocalDriver {
         &self.info
     }
 
-    /// The namespace of the pods, if the class itself shows it.
+    /// The namespace of a class in the control cluster, because its pods are there.
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
-        subject::owner(class, &Spec::read(class).ok()?)
+        subject::owner(class)
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
@@ -196,16 +202,15 @@ impl Driver for LocalDriver {
     }
 
     async fn get_machine_status(&self, cx: &OpContext, request: MachineRequest) -> Result<VmIdentity, Status> {
-        let spec = Spec::read(&request.class)?;
-        let subject = Subject::of(&request.machine, &request.class, &spec, cx)?;
+        let place = Place::read(&request.class)?;
+        let subject = Subject::of(&request.machine, &request.class, &place, cx)?;
         let client = self.clusters.of(&request.class, &request.secret).await?;
         let pod = Requests::new(client, cx, self.failures()).pod(&subject).await?;
         plan::status(&subject, &request.machine.spec.provider_id, pod.as_ref())
     }
 
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
-        let spec = Spec::read(&request.class)?;
-        let pods = Pods::of(&request.class, &spec, None, cx)?;
+        let pods = Pods::of(&request.class, &Place::read(&request.class)?, None, cx)?;
         let client = self.clusters.of(&request.class, &request.secret).await?;
         let listed = Requests::new(client, cx, self.failures()).list(&pods).await?;
         Ok(listed.into_iter().filter_map(|pod| plan::listed(&pod.metadata)).collect())
@@ -213,7 +218,7 @@ impl Driver for LocalDriver {
 
     /// A list shows the pods of one namespace of a cluster.
     fn inventory_key(&self, class: &MachineClass) -> String {
-        let namespace = Spec::read(class).map(|spec| spec.namespace).unwrap_or_default();
+        let namespace = Place::read(class).map(|place| place.namespace).unwrap_or_default();
         let own = class.metadata.namespace.as_deref().unwrap_or_default();
         match Home::of(class) {
             Home::Control(own) => format!("control {own}"),

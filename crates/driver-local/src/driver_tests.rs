@@ -32,7 +32,7 @@ async fn a_machine_is_a_pod_with_a_secret_and_a_service() {
     let pod = rig.all("pods").await.remove(0);
     assert_eq!(pod["spec"]["containers"][0]["image"], "node:1");
     let manager = &pod["metadata"]["managedFields"][0];
-    assert_eq!((&manager["manager"], &manager["operation"]), (&json!(subject::FIELD_MANAGER), &json!("Apply")));
+    assert_eq!((&manager["manager"], &manager["operation"]), (&json!(subject::FIELD_MANAGER), &json!("Update")));
     let secrets = rig.all("secrets").await;
     let services: Vec<Value> =
         rig.all("services").await.into_iter().filter(|it| it["metadata"]["name"] != "kubernetes").collect();
@@ -45,9 +45,9 @@ async fn a_machine_is_a_pod_with_a_secret_and_a_service() {
     assert_eq!((listed.len(), listed[0].machine_name.as_str(), listed[0].provider_id.as_str()), (1, "m", "machine-m"));
 }
 
-/// Most fields of a pod can't change, so that an apply with another class would be refused.
+/// Most fields of a pod can't change, so that a write with another class would be refused.
 #[tokio::test(start_paused = true)]
-async fn a_live_pod_is_never_applied_again() {
+async fn a_live_pod_is_never_written_again() {
     let mut rig = Rig::new();
     let vm = made(&rig).await.unwrap().vm;
     let before = rig.all("pods").await;
@@ -149,6 +149,56 @@ async fn a_foreign_pod_is_never_used_or_deleted() {
     assert_eq!(rig.all("pods").await.len(), 1);
 }
 
+/// Secret or Service of another program would get the pod as owner, and be deleted with it.
+#[tokio::test(start_paused = true)]
+async fn a_foreign_secret_or_service_is_left_as_it_is() {
+    for (resource, foreign) in [
+        (
+            "secrets",
+            json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "machine-m-userdata"}, "data": {"a": "YQ=="}}),
+        ),
+        (
+            "services",
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "machine-m"}, "spec": {"ports": [{"port": 80}]}}),
+        ),
+    ] {
+        let rig = Rig::new();
+        let before = rig.send("POST", &Rig::path(resource), &foreign).await.unwrap();
+        let refused = made(&rig).await.unwrap_err();
+        assert_eq!(refused.code, Code::AlreadyExists, "{}", refused.message);
+        assert!(rig.all("pods").await.is_empty(), "it would run with what it found");
+        assert!(rig.all(resource).await.iter().any(|left| left["metadata"] == before["metadata"]));
+    }
+}
+
+/// Between the look and the creation another program can make a pod of this name.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_made_and_never_taken_over() {
+    let rig = Rig::new();
+    let place = Place::read(&rig.class).unwrap();
+    let cx = Rig::cx();
+    let subject = Subject::to_create(&rig.machine, &rig.class, &place, &cx).unwrap();
+    let client = rig.driver.clusters.of(&rig.class, &secret()).await.unwrap();
+    let requests = Requests::new(client, &cx, rig.driver.failures());
+    let foreign = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "machine-m"},
+        "spec": {"containers": [{"name": "node", "image": "web:1"}]},
+    });
+    let before = rig.send("POST", &Rig::path("pods"), &foreign).await.unwrap();
+    let pod = objects::pod(&subject, &Spec::checked(&rig.class).unwrap(), &PodTemplate::default());
+    assert_eq!(requests.make_pod(&subject, &pod).await.unwrap_err().code, Code::Aborted);
+    assert_eq!(rig.all("pods").await.remove(0)["metadata"], before["metadata"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_whose_name_is_too_long_is_refused_and_deleted() {
+    let mut rig = Rig::new();
+    rig.machine.metadata.name = Some("a".repeat(56));
+    assert_eq!(rig.create().await.unwrap_err().code, Code::InvalidArgument);
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    assert_eq!(rig.delete().await.unwrap_err().code, Code::NotFound);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_ended_before_its_machine_was_created_is_replaced() {
     let rig = Rig::new();
@@ -185,8 +235,10 @@ async fn a_class_without_user_data_makes_no_pod() {
 async fn a_class_that_was_broken_later_stops_no_deletion() {
     let mut rig = Rig::new();
     made(&rig).await.unwrap();
-    rig.class = class(&json!({"image": null}));
+    rig.class = class(&json!({"image": 4, "ipPoolNameV4": []}));
     assert_eq!(rig.create().await.unwrap_err().code, Code::InvalidArgument);
+    rig.status().await.unwrap();
+    assert_eq!(rig.list().await.unwrap().len(), 1);
     rig.delete().await.unwrap();
     assert!(rig.all("pods").await.is_empty());
 }

@@ -1,4 +1,4 @@
-//! The objects of a machine as they are applied (spec/providers §8): the pod, the Secret with the user data, and the headless Service.
+//! The objects of a machine as they are written (spec/providers §8): the pod, the Secret with the user data, and the headless Service.
 //!
 //! Secret and Service are owned by the pod, so that the cluster's garbage collector deletes them with it. The machine can't own them, because it may be
 //! in another cluster.
@@ -82,6 +82,7 @@ mod tests {
     use machine_driver::{Machine, MachineClass, OpContext};
 
     use super::*;
+    use crate::spec::Place;
 
     #[tokio::test]
     async fn objects_are_those_of_provider_local() {
@@ -95,7 +96,8 @@ mod tests {
             ip_pool_name_v6: "six".to_owned(),
             ..Spec::default()
         };
-        let subject = Subject::of(&machine, &class, &spec, &OpContext::within(Duration::from_secs(1))).unwrap();
+        let subject =
+            Subject::of(&machine, &class, &Place::default(), &OpContext::within(Duration::from_secs(1))).unwrap();
         let labels = json!({"app": "machine", "machine-provider": "local", "machine": "m"});
 
         let template = "{metadata: {labels: {team: a, app: x}, annotations: {b: c}}, spec: {containers: [{name: side}, {name: node}], volumes: [{name: userdata, secret: {}}]}}";

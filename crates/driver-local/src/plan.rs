@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use controller_runtime::key::Target;
+use controller_runtime::{key::Target, objects::DeleteHow};
 use k8s_openapi::{
     api::core::v1::{Pod, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use machine_driver::{Code, ListedVm, NodeAddress, Status, VmIdentity};
+use machine_api::names::label;
+use machine_driver::{Code, ListedVm, Machine, NodeAddress, Status, VmIdentity};
 
 use crate::{
     subject::{MACHINE, Subject, pod_name},
@@ -90,9 +91,9 @@ fn unscheduled(status: &PodStatus) -> Option<String> {
 /// The first step of a creation.
 #[derive(Debug, PartialEq)]
 pub enum CreationStep {
-    /// Apply the pod, which does not exist.
-    Apply,
-    /// Use this pod. It is never applied again: most of its fields can't change, and the class may have changed.
+    /// Make the pod, which does not exist.
+    Make,
+    /// Use this pod. It is never written again: most of its fields can't change, and the class may have changed.
     Use(Box<Pod>),
     /// Delete this pod and try again: its containers have ended, or the class has another image than the one that it can't pull.
     Replace(Target),
@@ -103,7 +104,7 @@ pub enum CreationStep {
 /// # Errors
 /// `AlreadyExists` for a pod that was not made for the machine, `Aborted` for a pod that is being deleted.
 pub fn creation(subject: &Subject<'_>, image: &str, pod: Option<Pod>) -> Result<CreationStep, Status> {
-    let Some(pod) = pod else { return Ok(CreationStep::Apply) };
+    let Some(pod) = pod else { return Ok(CreationStep::Make) };
     if !is_of(subject, &pod) {
         let message = format!("pod {:?} in namespace {:?} {}", subject.pod, subject.pods.namespace, not_of(subject));
         return Err(Status::new(Code::AlreadyExists, message));
@@ -119,6 +120,38 @@ pub fn creation(subject: &Subject<'_>, image: &str, pod: Option<Pod>) -> Result<
     Ok(if is_usable { CreationStep::Use(Box::new(pod)) } else { CreationStep::Replace(Target::of(&pod)) })
 }
 
+/// An object that a pod owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Companion {
+    /// The Service.
+    Service,
+    /// The Secret with the user data.
+    Secret,
+}
+
+/// Decides whether the machine may have an object of its pod. `found` is the object of this name, if there is one.
+///
+/// # Errors
+/// `AlreadyExists` for an object that no pod of the machine owns. To write it would give it to the pod, so that it would be deleted with the pod.
+pub fn companion(subject: &Subject<'_>, which: Companion, found: Option<&ObjectMeta>) -> Result<(), Status> {
+    let of_pod = |object: &ObjectMeta| {
+        let mut owners = object.owner_references.iter().flatten();
+        owners.any(|owner| owner.controller == Some(true) && owner.kind == "Pod" && owner.name == subject.pod)
+    };
+    if found.is_none_or(of_pod) {
+        return Ok(());
+    }
+    let (kind, name) = match which {
+        Companion::Service => ("service", subject.pod.clone()),
+        Companion::Secret => ("secret", subject.secret()),
+    };
+    let message = format!(
+        "{kind} {name:?} in namespace {:?} was not made for machine {:?}, as its owners show",
+        subject.pods.namespace, subject.machine
+    );
+    Err(Status::new(Code::AlreadyExists, message))
+}
+
 fn image_of(pod: &Pod) -> Option<&str> {
     let containers = &pod.spec.as_ref()?.containers;
     containers.iter().find(|container| container.name == CONTAINER)?.image.as_deref()
@@ -127,7 +160,7 @@ fn image_of(pod: &Pod) -> Option<&str> {
 /// How long a creation has waited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// Since the pod was applied.
+    /// Since the pod was made.
     pub total: Duration,
     /// Of that, how long without interruption an image could not be pulled.
     pub image: Duration,
@@ -181,10 +214,27 @@ pub fn deletion(subject: &Subject<'_>, provider_id: &str, pod: Option<&Pod>) -> 
     }
 }
 
+/// How the pod of a machine is deleted. `None` if it is being deleted, so that the call only waits.
+///
+/// The kubelet of a dead host never ends a pod. A user who forces the deletion accepts that the pod may still run.
+pub fn removal(machine: &Machine, pod: &Pod) -> Option<DeleteHow<'static>> {
+    match State::of(pod) {
+        _ if is_forced(machine) => Some(DeleteHow { grace_seconds: Some(0), ..DeleteHow::default() }),
+        State::Leaving => None,
+        State::Running | State::Starting { .. } | State::Ended(_) => Some(DeleteHow::default()),
+    }
+}
+
+/// Whether the label `force-deletion` holds a Go boolean that is true.
+fn is_forced(machine: &Machine) -> bool {
+    let label = machine.metadata.labels.as_ref().and_then(|labels| labels.get(label::FORCE_DELETION));
+    matches!(label.map(String::as_str), Some("1" | "t" | "T" | "TRUE" | "true" | "True"))
+}
+
 /// The answer to a question for the status of a machine.
 ///
 /// # Errors
-/// `NotFound` without a pod. `Unimplemented` for a pod of a creation that was not finished, so that the next call is the creation, which also applies the
+/// `NotFound` without a pod. `Unimplemented` for a pod of a creation that was not finished, so that the next call is the creation, which also makes the
 /// Service and the Secret.
 pub fn status(subject: &Subject<'_>, provider_id: &str, pod: Option<&Pod>) -> Result<VmIdentity, Status> {
     let Some(pod) = pod.filter(|pod| is_of(subject, pod)) else {
@@ -235,7 +285,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::spec::Spec;
+    use crate::spec::Place;
 
     const LIMIT: Duration = RUNNING_WITHIN;
     const IMAGE: &str = "node:1";
@@ -257,7 +307,7 @@ mod tests {
         let mut class = MachineClass::default();
         class.metadata.namespace = Some("ns".to_owned());
         let cx = OpContext::within(Duration::from_secs(1));
-        run(&Subject::of(&machine, &class, &Spec::default(), &cx).unwrap())
+        run(&Subject::of(&machine, &class, &Place::default(), &cx).unwrap())
     }
 
     fn waits_with(reason: &str) -> Value {
@@ -292,8 +342,8 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_applies_a_missing_pod_and_replaces_an_ended_one() {
-        assert_eq!(about(|subject| creation(subject, IMAGE, None)), Ok(CreationStep::Apply));
+    fn a_creation_makes_a_missing_pod_and_replaces_an_ended_one() {
+        assert_eq!(about(|subject| creation(subject, IMAGE, None)), Ok(CreationStep::Make));
         for phase in ["Failed", "Succeeded"] {
             let step = about(|subject| creation(subject, IMAGE, Some(pod(&in_phase(phase)))));
             assert!(matches!(step, Ok(CreationStep::Replace(target)) if target.uid == "u-1"));
@@ -375,6 +425,51 @@ mod tests {
         let code =
             about(|subject| status(subject, provider_id, Some(&pod(&patch)))).map_or_else(|it| it.code, |_| Code::OK);
         assert_eq!(code, expected);
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+    #[rstest]
+    #[case::nothing(None, true)]
+    #[case::of_the_pod(Some(json!([{"kind": "Pod", "name": "machine-m", "controller": true}])), true)]
+    #[case::of_another_pod(Some(json!([{"kind": "Pod", "name": "machine-n", "controller": true}])), false)]
+    #[case::of_a_user(Some(json!([])), false)]
+    #[case::of_something_else(Some(json!([{"kind": "Deployment", "name": "machine-m", "controller": true}])), false)]
+    #[case::of_a_pod_and_something_else(
+        Some(json!([{"kind": "Pod", "name": "machine-m"}, {"kind": "Deployment", "name": "web", "controller": true}])), false
+    )]
+    fn an_object_may_be_the_pods(#[case] owners: Option<Value>, #[case] expected: bool) {
+        let found = owners.map(|mut owners| {
+            for owner in owners.as_array_mut().unwrap() {
+                json_patch::merge(owner, &json!({"apiVersion": "v1", "uid": "u-1"}));
+            }
+            serde_json::from_value::<ObjectMeta>(json!({ "ownerReferences": owners })).unwrap()
+        });
+        for (which, text) in
+            [(Companion::Service, "service \"machine-m\""), (Companion::Secret, "secret \"machine-m-userdata\"")]
+        {
+            match about(|subject| companion(subject, which, found.as_ref())) {
+                Ok(()) => assert!(expected),
+                Err(refused) => {
+                    assert_eq!((refused.code, expected), (Code::AlreadyExists, false));
+                    assert!(refused.message.starts_with(text), "{}", refused.message);
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
+    #[rstest]
+    #[case::that_runs(in_phase("Running"), None, Some("usual"))]
+    #[case::that_leaves(leaving(), None, None)]
+    #[case::that_runs_by_force(in_phase("Running"), Some("True"), Some("none"))]
+    #[case::that_leaves_a_dead_host_by_force(leaving(), Some("true"), Some("none"))]
+    #[case::that_leaves_and_no_force(leaving(), Some("yes"), None)]
+    fn a_pod_is_deleted(#[case] patch: Value, #[case] force: Option<&str>, #[case] grace: Option<&str>) {
+        let mut machine = Machine::default();
+        machine.metadata.labels =
+            force.map(|value| [(label::FORCE_DELETION.to_owned(), value.to_owned())].into_iter().collect());
+        let found = removal(&machine, &pod(&patch));
+        assert_eq!(found.map(|how| if how.grace_seconds == Some(0) { "none" } else { "usual" }), grace);
     }
 
     #[test]

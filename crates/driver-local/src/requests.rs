@@ -1,14 +1,19 @@
 //! The requests for the objects of machines in one cluster, counted by their kind (`mcm_cloud_api_requests_total`).
 
+use std::fmt::Debug;
+
 use controller_runtime::{
     error::ApiError,
     key::{ObjectKey, Target},
-    objects::{ApiServer, DeleteHow, ListQuery, ObjectApi},
+    objects::{ApiServer, DeleteHow, ListQuery, ObjectApi, Part, Patch},
 };
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::{
+    api::core::v1::{Pod, Secret, Service},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use kube::{Resource, core::PartialObjectMeta};
 use machine_driver::{Code, OpContext, Status};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -49,65 +54,127 @@ impl<'a> Requests<'a> {
         self.cx.request("pod_get", read).await
     }
 
-    /// Applies the pod of a machine.
+    /// Makes the pod of a machine. A pod that was made meanwhile is left as it is.
     ///
     /// # Errors
     /// The error of the request.
-    pub async fn apply_pod(&self, subject: &Subject<'_>, pod: &Value) -> Result<Pod, Status> {
-        self.applied("pod_apply", "pod", &subject.pods, &subject.pod, pod).await
+    pub async fn make_pod(&self, subject: &Subject<'_>, pod: &Value) -> Result<Pod, Status> {
+        self.cx.request("pod_create", self.made("creating pod", &subject.pods, pod)).await
     }
 
-    /// Applies the Service of a machine.
+    /// The metadata of the Service that has the name of the machine's.
     ///
     /// # Errors
     /// The error of the request.
-    pub async fn apply_service(&self, subject: &Subject<'_>, service: &Value) -> Result<(), Status> {
-        let applied = self.applied("service_apply", "service", &subject.pods, &subject.pod, service).await;
-        applied.map(|_: PartialObjectMeta<Service>| ())
+    pub async fn service(&self, subject: &Subject<'_>) -> Result<Option<ObjectMeta>, Status> {
+        let read = self.metadata::<PartialObjectMeta<Service>>("reading service", &subject.pods, &subject.pod);
+        self.cx.request("service_get", read).await
     }
 
-    /// Applies the Secret of a machine. The answer has no data.
+    /// The metadata of the Secret that has the name of the machine's.
     ///
     /// # Errors
     /// The error of the request.
-    pub async fn apply_secret(&self, subject: &Subject<'_>, secret: &Value) -> Result<(), Status> {
+    pub async fn secret(&self, subject: &Subject<'_>) -> Result<Option<ObjectMeta>, Status> {
         let name = subject.secret();
-        let applied = self.applied("secret_apply", "user data secret", &subject.pods, &name, secret).await;
-        applied.map(|_: PartialObjectMeta<Secret>| ())
+        let read = self.metadata::<PartialObjectMeta<Secret>>("reading user data secret", &subject.pods, &name);
+        self.cx.request("secret_get", read).await
     }
 
-    async fn applied<K>(
+    /// Makes the Service of a machine, or changes the Service that was found.
+    ///
+    /// # Errors
+    /// The error of the request.
+    pub async fn write_service(
         &self,
-        service: &'static str,
-        what: &str,
-        pods: &Pods,
-        name: &str,
-        object: &Value,
-    ) -> Result<K, Status>
+        subject: &Subject<'_>,
+        found: Option<&ObjectMeta>,
+        service: &Value,
+    ) -> Result<(), Status> {
+        let Some(found) = found else {
+            let made = self.made::<PartialObjectMeta<Service>>("creating service", &subject.pods, service);
+            return self.cx.request("service_create", made).await.map(drop);
+        };
+        let changed =
+            self.changed::<PartialObjectMeta<Service>>("changing service", &subject.pods, &subject.pod, found, service);
+        self.cx.request("service_patch", changed).await
+    }
+
+    /// Makes the Secret of a machine, or changes the Secret that was found. The answer has no data.
+    ///
+    /// # Errors
+    /// The error of the request.
+    pub async fn write_secret(
+        &self,
+        subject: &Subject<'_>,
+        found: Option<&ObjectMeta>,
+        secret: &Value,
+    ) -> Result<(), Status> {
+        let Some(found) = found else {
+            let made = self.made::<PartialObjectMeta<Secret>>("creating user data secret", &subject.pods, secret);
+            return self.cx.request("secret_create", made).await.map(drop);
+        };
+        let name = subject.secret();
+        let changed =
+            self.changed::<PartialObjectMeta<Secret>>("changing user data secret", &subject.pods, &name, found, secret);
+        self.cx.request("secret_patch", changed).await
+    }
+
+    async fn made<K>(&self, what: &str, pods: &Pods, object: &Value) -> Result<K, Status>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Send + Sync,
     {
-        let (api, key) = (ApiServer::<K>::of_kind(self.client.clone(), ()), ObjectKey::new(&*pods.namespace, name));
-        let apply = async {
-            let applied = api.apply(&key, FIELD_MANAGER, object).await;
-            applied.map(|object| K::clone(&object)).map_err(|error| {
-                let failed = self.failures.of(&format!("error applying {what}"), &error);
-                // An applied object needs no earlier one, so that only its namespace can be missing.
-                let code = if failed.code == Code::NotFound { Code::FailedPrecondition } else { failed.code };
-                Status { code, ..failed }
-            })
-        };
-        self.cx.request(service, apply).await
+        let api = ApiServer::<K>::of_kind(self.client.clone(), ());
+        let made = api.create_as(&pods.namespace, FIELD_MANAGER, object).await;
+        made.map(|object| K::clone(&object)).map_err(|error| {
+            let failed = self.failures.of(&format!("error {what}"), &error);
+            // A new object needs no earlier one, so that only its namespace can be missing.
+            let code = if failed.code == Code::NotFound { Code::FailedPrecondition } else { failed.code };
+            Status { code, ..failed }
+        })
+    }
+
+    async fn metadata<K>(&self, what: &str, pods: &Pods, name: &str) -> Result<Option<ObjectMeta>, Status>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
+        let api = ApiServer::<K>::of_kind(self.client.clone(), ());
+        match api.read(&ObjectKey::new(&*pods.namespace, name)).await {
+            Ok(object) => Ok(Some(object.meta().clone())),
+            Err(ApiError::NotFound(_)) => Ok(None),
+            Err(error) => Err(self.failures.of(&format!("error {what}"), &error)),
+        }
+    }
+
+    async fn changed<K>(
+        &self,
+        what: &str,
+        pods: &Pods,
+        name: &str,
+        found: &ObjectMeta,
+        object: &Value,
+    ) -> Result<(), Status>
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug + Send + Sync + 'static,
+    {
+        let api = ApiServer::<K>::of_kind(self.client.clone(), ());
+        let patch = Patch::Merge(object.clone()).guarded_by(found.resource_version.as_deref());
+        match api.patch(&ObjectKey::new(&*pods.namespace, name), Part::Main, &patch).await {
+            Ok(_) => Ok(()),
+            // It went with an earlier pod. The next attempt makes it again.
+            Err(ApiError::NotFound(error)) => Err(Status::new(Code::Aborted, format!("error {what}: {error}"))),
+            Err(error) => Err(self.failures.of(&format!("error {what}"), &error)),
+        }
     }
 
     /// Deletes a pod. A pod that is gone or has another UID counts as deleted.
     ///
     /// # Errors
     /// The error of the request.
-    pub async fn delete(&self, pod: &Target) -> Result<(), Status> {
+    pub async fn delete(&self, pod: &Target, how: DeleteHow<'_>) -> Result<(), Status> {
         let api = self.pods();
         let delete = async {
-            match api.delete(pod, DeleteHow::default()).await {
+            match api.delete(pod, how).await {
                 Ok(_) | Err(ApiError::NotFound(_) | ApiError::Conflict(_)) => Ok(()),
                 Err(error) => Err(self.failures.of("error deleting pod", &error)),
             }

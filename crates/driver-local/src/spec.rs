@@ -3,16 +3,32 @@
 use kube_values::field::Findings;
 use machine_api::validation::as_go_reads;
 use machine_driver::{ClassRules, Code, MachineClass, Status, provider_spec};
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{LOCAL, LocalClasses, SCHEMA};
 
-/// The `providerSpec` of a class.
+/// The part of a `providerSpec` that says where the pods are. Nothing else is needed to find, list and delete them.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Place {
+    /// The namespace of the pods. If it is empty, the namespace of the machine is used.
+    pub namespace: String,
+}
+
+impl Place {
+    /// Reads the place of a class. Other fields are not looked at, so that a class that was broken later stops no deletion.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a class of another driver, and for a namespace of another type.
+    pub fn read(class: &MachineClass) -> Result<Self, Status> {
+        part(class)
+    }
+}
+
+/// What a `providerSpec` says about the content of the pods.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spec {
-    /// The namespace of the pods. If it is empty, the namespace of the machine is used.
-    pub namespace: String,
     /// The image of the container.
     pub image: String,
     /// The Calico pool of IPv4 addresses, or empty.
@@ -22,30 +38,12 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Reads the spec of a class. The rules are checked by [`Self::checked`] only, so that a class that was broken later stops no deletion.
-    ///
-    /// # Errors
-    /// `InvalidArgument` for a class of another driver, and for fields of other types.
-    pub fn read(class: &MachineClass) -> Result<Self, Status> {
-        if class.provider != LOCAL {
-            let message = format!("requested for Provider '{}', we only support '{LOCAL}'", class.provider);
-            return Err(Status::new(Code::InvalidArgument, message));
-        }
-        // A list would be read as the fields in their order.
-        if !class.provider_spec.is_object() {
-            return Err(Status::new(Code::InvalidArgument, "providerSpec: must be an object"));
-        }
-        let as_read =
-            MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
-        provider_spec(&as_read)
-    }
-
     /// Reads the spec of a class and checks the rules. A creation needs this, because the class may be older than the webhook.
     ///
     /// # Errors
-    /// The errors of [`Self::read`], and `InvalidArgument` with all broken rules.
+    /// `InvalidArgument` for a class of another driver, for fields of other types, and with all broken rules.
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
-        let spec = Self::read(class)?;
+        let spec = part(class)?;
         let mut found = Findings::new();
         LocalClasses.validate(class, &mut found);
         if found.denies() {
@@ -54,6 +52,20 @@ impl Spec {
         }
         Ok(spec)
     }
+}
+
+/// Reads some fields of a class.
+fn part<T: DeserializeOwned>(class: &MachineClass) -> Result<T, Status> {
+    if class.provider != LOCAL {
+        let message = format!("requested for Provider '{}', we only support '{LOCAL}'", class.provider);
+        return Err(Status::new(Code::InvalidArgument, message));
+    }
+    // A list would be read as the fields in their order.
+    if !class.provider_spec.is_object() {
+        return Err(Status::new(Code::InvalidArgument, "providerSpec: must be an object"));
+    }
+    let as_read = MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
+    provider_spec(&as_read)
 }
 
 #[cfg(test)]
@@ -75,5 +87,14 @@ mod tests {
         let refused = Spec::checked(&class).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument);
         assert!(refused.message.starts_with(begins), "{}", refused.message);
+    }
+
+    #[test]
+    fn only_a_broken_namespace_hides_the_place() {
+        let place = |provider_spec: Value| {
+            Place::read(&MachineClass { provider: LOCAL.to_owned(), provider_spec, ..MachineClass::default() })
+        };
+        assert_eq!(place(json!({"Namespace": "ns", "image": 4, "ipPoolNameV4": []})).unwrap().namespace, "ns");
+        assert_eq!(place(json!({"namespace": 4})).unwrap_err().code, Code::InvalidArgument);
     }
 }

@@ -1,15 +1,16 @@
 //! What a call is about: the machine, and the names, the namespace and the labels of its objects (spec/providers §8).
 
+use kube_values::syntax::dns1123_subdomain;
 use machine_driver::{Code, Machine, MachineClass, OpContext, Owner, Status};
 use serde_json::{Map, Value};
 
 use crate::{
     LOCAL,
     rules::{Home, LABEL_MAX, is_dns_label},
-    spec::Spec,
+    spec::Place,
 };
 
-/// The manager of the fields that this driver applies.
+/// The manager of the fields of new objects.
 pub const FIELD_MANAGER: &str = "machine-controller-manager-provider-local";
 /// Label with the same value on the objects of all machines.
 const APP: &str = "app";
@@ -45,18 +46,13 @@ pub struct Subject<'a> {
     pub pods: Pods,
 }
 
-/// The owner of a class's pods, if the class itself shows it. The class may name the namespace of its pods, or its pods may be in its own namespace of
-/// the control cluster. Otherwise several clusters could share the namespace.
-pub fn owner(class: &MachineClass, spec: &Spec) -> Option<Owner> {
-    let namespace = if spec.namespace.is_empty() {
-        match Home::of(class) {
-            Home::Control(own) => own,
-            Home::Elsewhere => return None,
-        }
-    } else {
-        &spec.namespace
-    };
-    Some(Owner::new(namespace, ROLE))
+/// The owner of a class's pods, if the class itself shows it: its pods are in its own namespace of the control cluster. Elsewhere several managers can
+/// name the same namespace, so that a class shows nothing.
+pub fn owner(class: &MachineClass) -> Option<Owner> {
+    match Home::of(class) {
+        Home::Control(own) => Some(Owner::new(own, ROLE)),
+        Home::Elsewhere => None,
+    }
 }
 
 impl Pods {
@@ -65,18 +61,18 @@ impl Pods {
     /// # Errors
     /// `InvalidArgument` for another namespace of the control cluster than that of the class (see [`crate::rules`]), and if the name of the cluster
     /// can't be the value of a label.
-    pub fn of(class: &MachineClass, spec: &Spec, machine: Option<&str>, cx: &OpContext) -> Result<Self, Status> {
-        let namespaces = [Some(spec.namespace.as_str()), machine, class.metadata.namespace.as_deref()];
+    pub fn of(class: &MachineClass, place: &Place, machine: Option<&str>, cx: &OpContext) -> Result<Self, Status> {
+        let namespaces = [Some(place.namespace.as_str()), machine, class.metadata.namespace.as_deref()];
         let namespace = namespaces.into_iter().flatten().find(|namespace| !namespace.is_empty()).unwrap_or_default();
         let is_allowed = match Home::of(class) {
-            Home::Control(own) => namespace == own || spec.namespace.is_empty(),
+            Home::Control(own) => namespace == own || place.namespace.is_empty(),
             Home::Elsewhere => true,
         };
         if !is_allowed || !is_dns_label(namespace) {
             let message = format!("machines of this class can't be pods in namespace {namespace:?}");
             return Err(Status::new(Code::InvalidArgument, message));
         }
-        let cluster = match (owner(class, spec), cx.owner()) {
+        let cluster = match (owner(class), cx.owner()) {
             (None, Some(owner)) => Some(owner.cluster.clone()),
             _ => None,
         };
@@ -101,21 +97,39 @@ impl<'a> Subject<'a> {
     /// The subject of a call about a machine.
     ///
     /// # Errors
-    /// `InvalidArgument` for a machine whose name can't be a part of its pod's name, and those of [`Pods::of`].
-    pub fn of(machine: &'a Machine, class: &MachineClass, spec: &Spec, cx: &OpContext) -> Result<Self, Status> {
+    /// `InvalidArgument` for a machine without a name, `NotFound` if no pod can have the machine's name, and those of [`Pods::of`].
+    pub fn of(machine: &'a Machine, class: &MachineClass, place: &Place, cx: &OpContext) -> Result<Self, Status> {
         let name = machine.metadata.name.as_deref().unwrap_or_default();
-        let refused = |message: String| Err(Status::new(Code::InvalidArgument, message));
         if name.is_empty() {
-            return refused("the machine has no name".to_owned());
+            return Err(Status::new(Code::InvalidArgument, "the machine has no name"));
         }
         let pod = pod_name(name);
-        if !is_dns_label(&pod) {
-            return refused(format!(
+        if !dns1123_subdomain(&pod).is_empty() {
+            let message = format!("{pod:?} can't be the name of a pod, so that the machine has none");
+            return Err(Status::new(Code::NotFound, message));
+        }
+        Ok(Self { machine: name, pod, pods: Pods::of(class, place, machine.metadata.namespace.as_deref(), cx)? })
+    }
+
+    /// The subject of a creation. A pod of another program may have a longer name, which must not stop its deletion.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a machine whose pod could have no Service, and those of [`Self::of`].
+    pub fn to_create(
+        machine: &'a Machine,
+        class: &MachineClass,
+        place: &Place,
+        cx: &OpContext,
+    ) -> Result<Self, Status> {
+        let pod = pod_name(machine.metadata.name.as_deref().unwrap_or_default());
+        if pod != PREFIX && !is_dns_label(&pod) {
+            let message = format!(
                 "{pod:?} can't be the name of a pod with a Service: the machine's name must have at most {} lower case letters, digits and hyphens",
                 LABEL_MAX - PREFIX.len()
-            ));
+            );
+            return Err(Status::new(Code::InvalidArgument, message));
         }
-        Ok(Self { machine: name, pod, pods: Pods::of(class, spec, machine.metadata.namespace.as_deref(), cx)? })
+        Self::of(machine, class, place, cx)
     }
 
     /// The name of the Secret with the user data.
@@ -173,8 +187,8 @@ mod tests {
         OpContext::within(Duration::from_secs(60)).about(cluster.map(|cluster| Owner::new(cluster, "machines")))
     }
 
-    fn spec(namespace: &str) -> Spec {
-        Spec { namespace: namespace.to_owned(), ..Spec::default() }
+    fn spec(namespace: &str) -> Place {
+        Place { namespace: namespace.to_owned() }
     }
 
     #[rstest]
@@ -195,7 +209,7 @@ mod tests {
 
     #[rstest]
     #[case::in_the_control_cluster("", false, Some("ns"), None)]
-    #[case::in_a_named_namespace("shoot--a--b", true, Some("shoot--a--b"), None)]
+    #[case::in_a_named_namespace_elsewhere("shared", true, None, Some("shoot"))]
     #[case::in_the_default_namespace_elsewhere("", true, None, Some("shoot"))]
     #[tokio::test]
     async fn the_namespace_or_the_name_of_the_cluster_shows_the_owner(
@@ -205,7 +219,7 @@ mod tests {
         #[case] label: Option<&str>,
     ) {
         let (class, spec) = (class(Some("ns"), elsewhere), spec(namespace));
-        assert_eq!(owner(&class, &spec).map(|owner| owner.cluster).as_deref(), by_class);
+        assert_eq!(owner(&class).map(|owner| owner.cluster).as_deref(), by_class);
         let pods = Pods::of(&class, &spec, None, &cx(Some("shoot"))).unwrap();
         assert_eq!(pods.cluster.as_deref(), label);
         assert_eq!(pods.selector() == "machine-provider=local", label.is_none(), "{}", pods.selector());
@@ -219,9 +233,22 @@ mod tests {
     #[tokio::test]
     async fn a_machine_can_have_no_pod(#[case] name: &str, #[case] begins: &str) {
         let machine = machine(name, Some("ns"));
-        let refused = Subject::of(&machine, &class(Some("ns"), false), &spec(""), &cx(None)).unwrap_err();
+        let refused = Subject::to_create(&machine, &class(Some("ns"), false), &spec(""), &cx(None)).unwrap_err();
         assert_eq!(refused.code, Code::InvalidArgument);
         assert!(refused.message.starts_with(begins), "{}", refused.message);
+    }
+
+    #[rstest]
+    #[case::no_name("", Code::InvalidArgument)]
+    #[case::a_pod_of_the_go_driver("a.b", Code::OK)]
+    #[case::a_long_name(&"a".repeat(56), Code::OK)]
+    #[case::a_path("../x", Code::NotFound)]
+    #[case::no_pod_has_so_long_a_name(&"a".repeat(250), Code::NotFound)]
+    #[tokio::test]
+    async fn a_machine_that_could_not_be_created_can_be_deleted(#[case] name: &str, #[case] expected: Code) {
+        let machine = machine(name, Some("ns"));
+        let subject = Subject::of(&machine, &class(Some("ns"), false), &spec(""), &cx(None));
+        assert_eq!(subject.map_or_else(|refused| refused.code, |_| Code::OK), expected);
     }
 
     #[rstest]

@@ -68,14 +68,14 @@ impl<K: Resource + DeserializeOwned> ApiServer<K> {
         Arc::new(object)
     }
 
-    /// Applies an object on the server for a manager of fields (server-side apply). It gets the fields also if another manager has them, and an
-    /// object that does not exist is created. `object` contains the fields of the manager, with `apiVersion` and `kind`.
+    /// Creates an object for a manager of fields. `object` has all fields, with `apiVersion`, `kind` and name, also if the type `K` has only some.
     ///
     /// # Errors
-    /// Those of a write. [`ApiError::NotFound`] is about the namespace.
-    pub async fn apply(&self, key: &ObjectKey, manager: &str, object: &Value) -> Result<Arc<K>, ApiError> {
-        let path = format!("{}?fieldManager={}&force=true", self.path(key, None), form_urlencoded(manager));
-        let request = request::<K>(http::Method::PATCH, &path, "application/apply-patch+yaml", encode(object)?)?;
+    /// Those of a write. [`ApiError::AlreadyExists`] if there is an object of this name, [`ApiError::NotFound`] without the namespace.
+    pub async fn create_as(&self, namespace: &str, manager: &str, object: &Value) -> Result<Arc<K>, ApiError> {
+        let collection = K::url_path(&self.kind, Some(namespace).filter(|namespace| !namespace.is_empty()));
+        let path = format!("{collection}?fieldManager={}", form_urlencoded(manager));
+        let request = request::<K>(http::Method::POST, &path, JSON, encode(object)?)?;
         in_time(request, |request| self.client.request::<K>(request))
             .await?
             .map(|object| self.pruned(object))
