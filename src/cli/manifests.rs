@@ -32,6 +32,7 @@ use machine_api::{
 
 /// Flags of `mcm manifests`.
 #[derive(Clone, Debug, Args)]
+#[allow(clippy::struct_excessive_bools)] // one per flag
 pub struct ManifestsArgs {
     /// The part to print
     pub part: Part,

@@ -60,13 +60,19 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// The text for the log.
-    const fn text(self) -> &'static str {
+    /// Logs it. `address` is the collector's, and `error` its last answer.
+    fn log(self, address: &str, error: &str) {
         match self {
-            Self::Waits => {
+            Self::Waits => tracing::warn!(
+                address,
+                error,
                 "spans can't be delivered yet; a batch is sent five times, and the next spans wait in a queue"
-            }
-            Self::Drops => "spans can't be delivered and are dropped; mcm_trace_spans_dropped_total counts them",
+            ),
+            Self::Drops => tracing::warn!(
+                address,
+                error,
+                "spans can't be delivered and are dropped; mcm_trace_spans_dropped_total counts them"
+            ),
         }
     }
 }
@@ -228,7 +234,7 @@ impl Exporter {
     fn complain(&mut self, trouble: Trouble, error: &str) {
         if self.trouble < Some(trouble) {
             self.trouble = Some(trouble);
-            tracing::warn!(address = %shown(&self.settings.endpoint), error, "{}", trouble.text());
+            trouble.log(&shown(&self.settings.endpoint), error);
         }
     }
 

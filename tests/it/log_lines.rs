@@ -88,7 +88,7 @@ async fn pk_102_no_secret_is_in_logs_events_conditions_traces_and_metrics() {
     let simulation = format!(
         "{SWIFT_CLOUD}failures:\n- {{op: create, class: failing, rate: 1, code: InvalidArgument, message: \"bad data: {DATA}\"}}\n"
     );
-    let options = ManagerOptions { flags, simulation, ..ManagerOptions::default() };
+    let options = ManagerOptions { simulation, flags, ..ManagerOptions::default() };
     let mut manager = TestManager::start(&rig, &namespace, &options).await;
     manager.register_webhooks(&rig, &namespace).await;
     // The API server itself has no answer for a provider that nobody serves, so that the driver's own refusal is seen, too.

@@ -76,7 +76,8 @@ mod tests {
         let outside = write(elsewhere.path().join("token"), "t-2");
         let link = tokens.path().join("link");
         std::os::unix::fs::symlink(&outside, &link).unwrap();
-        let read = |file: &Path, trust| super::read(file, trust, &allowed, "key").map(|token| token.reveal().to_owned());
+        let read =
+            |file: &Path, trust| super::read(file, trust, &allowed, "key").map(|token| token.reveal().to_owned());
         assert_eq!(read(&inside, FileTrust::Secret), Ok("t-1".to_owned()));
         for file in [&outside, &link, &tokens.path().join("../x"), &tokens.path().join("nothing")] {
             let refused = read(file, FileTrust::Secret).unwrap_err();

@@ -250,7 +250,7 @@ async fn classes_of_one_namespace_share_a_list() {
     assert_eq!(key(json!({})), key(json!({"image": "node:2"})));
     let elsewhere = |patch: Value| {
         let mut class = class(&patch);
-        class.credentials_secret_ref = Some(Default::default());
+        class.credentials_secret_ref = Some(machine_api::v1alpha1::SecretReference::default());
         driver.inventory_key(&class)
     };
     assert_ne!(elsewhere(json!({})), key(json!({})));

@@ -90,12 +90,8 @@ mod tests {
         class.metadata.namespace = Some("ns".to_owned());
         let mut machine = Machine::default();
         machine.metadata.name = Some("m".to_owned());
-        let spec = Spec {
-            image: "node:1".to_owned(),
-            ip_pool_name_v4: "four".to_owned(),
-            ip_pool_name_v6: "six".to_owned(),
-            ..Spec::default()
-        };
+        let spec =
+            Spec { image: "node:1".to_owned(), ip_pool_name_v4: "four".to_owned(), ip_pool_name_v6: "six".to_owned() };
         let subject =
             Subject::of(&machine, &class, &Place::default(), &OpContext::within(Duration::from_secs(1))).unwrap();
         let labels = json!({"app": "machine", "machine-provider": "local", "machine": "m"});

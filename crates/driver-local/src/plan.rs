@@ -198,7 +198,6 @@ pub fn completion(subject: &Subject<'_>, pod: Option<&Pod>, waited: Waited) -> R
 /// `FailedPrecondition` for a machine with an id whose pod has lost its labels: it may be the machine's pod, and its kubelet would go on.
 pub fn deletion(subject: &Subject<'_>, provider_id: &str, pod: Option<&Pod>) -> Result<Option<Target>, Status> {
     match pod {
-        None => Ok(None),
         Some(pod) if is_of(subject, pod) => Ok(Some(Target::of(pod))),
         Some(_) if provider_id == subject.pod => {
             let message = format!(
@@ -210,7 +209,7 @@ pub fn deletion(subject: &Subject<'_>, provider_id: &str, pod: Option<&Pod>) -> 
             );
             Err(Status::new(Code::FailedPrecondition, message))
         }
-        Some(_) => Ok(None),
+        None | Some(_) => Ok(None),
     }
 }
 

@@ -106,7 +106,7 @@ mod tests {
     fn a_class_for_another_cluster_may_name_any_namespace() {
         let mut class = class(&json!({"namespace": "shoot--a--b"}));
         assert_eq!(told(&class), [ELSEWHERE]);
-        class.credentials_secret_ref = Some(Default::default());
+        class.credentials_secret_ref = Some(machine_api::v1alpha1::SecretReference::default());
         assert!(told(&class).is_empty());
     }
 

@@ -31,7 +31,7 @@ pub fn class(patch: &Value) -> MachineClass {
     let mut class = MachineClass { provider: LOCAL.to_owned(), provider_spec, ..MachineClass::default() };
     class.metadata.name = Some("small".to_owned());
     class.metadata.namespace = Some(NAMESPACE.to_owned());
-    class.secret_ref = Some(Default::default());
+    class.secret_ref = Some(machine_api::v1alpha1::SecretReference::default());
     class
 }
 

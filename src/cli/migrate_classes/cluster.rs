@@ -93,13 +93,12 @@ impl Namespace {
             }
             let steps = match plan.next_stage() {
                 None => return Ok(plan),
-                Some(Stage::AnyTime(steps)) => steps,
                 Some(Stage::AtRest(_)) if rest.is_none() => {
                     *rest = Some(Rest::begin(&self.client, &self.name, Arc::clone(&self.clock)).await?);
                     // A manager may have changed objects until now.
                     continue;
                 }
-                Some(Stage::AtRest(steps)) => steps,
+                Some(Stage::AnyTime(steps) | Stage::AtRest(steps)) => steps,
             };
             for step in steps {
                 match self.write(step, rest.as_ref()).await {

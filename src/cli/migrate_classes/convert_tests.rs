@@ -39,7 +39,9 @@ fn has(value: &Value, path: &str) -> bool {
 /// The spec of an old class without its references to Secrets.
 fn without_secrets(old: &Value) -> Value {
     let mut spec = old["spec"].clone();
-    SECRET_FIELDS.iter().for_each(|field| drop(spec.as_object_mut().unwrap().remove(*field)));
+    for field in SECRET_FIELDS {
+        spec.as_object_mut().unwrap().remove(field);
+    }
     spec
 }
 
@@ -106,7 +108,7 @@ fn an_unknown_field_is_carried_and_reported(
     let Converted { class, notes } = convert(kind, &json!({ "metadata": {"name": "c"}, "spec": spec }));
     assert_eq!(notes, [Note::Unknown { old: old.to_owned(), new: new.to_owned() }]);
     let at = |object: &Value, path: &str| {
-        object.pointer(&format!("/{}", path.replace('.', "/").replace('[', "/").replace(']', ""))).cloned()
+        object.pointer(&format!("/{}", path.replace(['.', '['], "/").replace(']', ""))).cloned()
     };
     let carried = at(&json!({ "spec": spec }), old);
     assert!(carried.is_some() && at(&class, new) == carried, "{class}");

@@ -89,7 +89,9 @@ pub fn run(args: &MigrateClassesArgs, drivers: &DriverSet, out: &mut dyn Write) 
         return Err(Failure::Input(unreadable.join("\n")));
     }
     let (converted, notes) = manifests(&documents, &admission)?;
-    notes.iter().for_each(|note| eprintln!("note: {note}"));
+    for note in &notes {
+        eprintln!("note: {note}");
+    }
     print(&converted, args.output, out)
 }
 
@@ -185,13 +187,11 @@ impl Manifests<'_> {
             }
             return new;
         }
-        match old_kind(object, "") {
-            Some(kind) => self.class(kind, object),
-            None => {
-                refer(&mut new);
-                new
-            }
+        if let Some(kind) = old_kind(object, "") {
+            return self.class(kind, object);
         }
+        refer(&mut new);
+        new
     }
 
     fn class(&mut self, kind: OldKind, object: &Value) -> Value {

@@ -136,7 +136,8 @@ mod tests {
         let help = command.render_help().to_string();
         assert!(help.contains("Usage: kubectl mcm <COMMAND>"), "{help}");
         let place = |word: &str| help.find(&format!("\n  {word} ")).unwrap_or_else(|| panic!("{word} in {help}"));
-        let places = ["why", "tree", "rollout", "drain", "replace", "preserve", "top", "wait", "serve", "version"].map(place);
+        let places =
+            ["why", "tree", "rollout", "drain", "replace", "preserve", "top", "wait", "serve", "version"].map(place);
         assert!(places.is_sorted(), "{help}");
         as_plugin(Cli::command()).debug_assert();
     }

@@ -11,6 +11,7 @@ use crate::{observability::traces::otlp, settings::TracingSettings};
 #[command(next_help_heading = "Traces")]
 pub struct TracingArgs {
     /// Address of a collector of OpenTelemetry that takes OTLP over HTTP, such as http://collector:4318; unset means no traces
+    #[allow(clippy::doc_markdown)] // the text of `--help`, where a URL stands without brackets
     #[arg(
         long,
         env = "OTEL_EXPORTER_OTLP_ENDPOINT",

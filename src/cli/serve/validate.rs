@@ -123,19 +123,7 @@ impl ServeArgs {
             standby_caches: if self.controllers.standby_caches { StandbyCaches::Warm } else { StandbyCaches::Cold },
             leader_election: leader_election(&self.election, host, &mut problems),
             machine: machine(&self.machine, &mut problems),
-            rollout: DeploymentSettings {
-                autoscaler_annotations: if self.controllers.autoscaler_scaledown_annotation_during_rollout {
-                    AutoscalerAnnotations::DuringRollouts
-                } else {
-                    AutoscalerAnnotations::Never
-                },
-                availability: if self.controllers.strict_availability {
-                    AvailabilityRule::NodeReady
-                } else {
-                    AvailabilityRule::VmExists
-                },
-                old_sets: if self.controllers.sync_old_machine_sets { OldSets::Synced } else { OldSets::Left },
-            },
+            rollout: self.rollout(),
             safety: safety(&self.safety, &mut problems),
             cluster_name: self.drivers.cluster_name.clone().inspect(|name| {
                 problems.unless(
@@ -169,6 +157,23 @@ impl ServeArgs {
         };
         problems.unless(!views_without_caches(&settings), VIEWS_WITHOUT_CACHES);
         problems.none().map(|()| settings)
+    }
+
+    fn rollout(&self) -> DeploymentSettings {
+        let flags = &self.controllers;
+        DeploymentSettings {
+            autoscaler_annotations: if flags.autoscaler_scaledown_annotation_during_rollout {
+                AutoscalerAnnotations::DuringRollouts
+            } else {
+                AutoscalerAnnotations::Never
+            },
+            availability: if flags.strict_availability {
+                AvailabilityRule::NodeReady
+            } else {
+                AvailabilityRule::VmExists
+            },
+            old_sets: if flags.sync_old_machine_sets { OldSets::Synced } else { OldSets::Left },
+        }
     }
 
     /// Both clusters. An empty control flag means the target cluster, an empty target flag the pod's own cluster.

@@ -35,7 +35,7 @@ fn release_before() -> PathBuf {
     PathBuf::from(program)
 }
 
-/// Both programs keep their simulated VMs in the same ConfigMaps, and take turns.
+/// Both programs keep their simulated VMs in the same `ConfigMaps`, and take turns.
 fn options() -> ManagerOptions {
     let flags = ["--leader-elect=true", "--leader-elect-retry-period=1s", "--simulation-state=configmap:vms"];
     let simulation = SWIFT_CLOUD.replace("impersonate: [AWS]\n", "");

@@ -178,7 +178,8 @@ impl Answer for Overview {
         let rows: Vec<Vec<String>> = rows.collect();
         if !rows.is_empty() {
             let columns = ["DEPLOYMENT", "REVISION", "UPDATED", "AVAILABLE", "MACHINES", "STATE"];
-            text.push_str(&format!("\n{}", table(&head(&columns), &rows)));
+            text.push('\n');
+            text.push_str(&table(&head(&columns), &rows));
         }
         let rows = self.not_well().map(|state| {
             let mut cells = named(&state.namespace, state.health, &state.name);
@@ -188,7 +189,8 @@ impl Answer for Overview {
         });
         let rows: Vec<Vec<String>> = rows.collect();
         if !rows.is_empty() {
-            text.push_str(&format!("\n{}", table(&head(&["MACHINE", "PHASE", "NODE", "FOR", "WAITS FOR"]), &rows)));
+            text.push('\n');
+            text.push_str(&table(&head(&["MACHINE", "PHASE", "NODE", "FOR", "WAITS FOR"]), &rows));
         }
         if !self.warnings.is_empty() {
             text.push('\n');
@@ -197,8 +199,7 @@ impl Answer for Overview {
             let object = format!("{kind}/{name} ");
             text.push_str(&warning.line("", style).replacen("warning     ", &format!("warning     {object}"), 1));
         }
-        text.push_str(&format!("\nsource: {}\n", source.words()));
-        text
+        text + &format!("\nsource: {}\n", source.words())
     }
 
     fn names(&self) -> Vec<String> {
