@@ -133,7 +133,7 @@ impl<'a> Subject<'a> {
             .and_then(|pending| Place::of(&pending.project, &pending.zone))
     }
 
-    /// The places of an instance without a provider id: that of the creation, and that of the class, which may have been edited since.
+    /// The places of an instance without a provider id: the place of its creation, and the place in the class, which a user may have edited since.
     pub fn places(&self) -> Result<Vec<Place>, Status> {
         let mut places: Vec<Place> = self.place_of_creation().into_iter().collect();
         let of_class = self.place_of_class()?;

@@ -50,7 +50,7 @@ pub enum Note {
         /// The path of both in the new class.
         new: String,
     },
-    /// The program that set the finalizer does not know the new class, so nobody would remove the finalizer.
+    /// The program that set the finalizer does not know the new class, so the finalizer would stay.
     #[error("the finalizer {name} was not copied, because its owner set it for the old class")]
     Finalizer {
         /// The finalizer.

@@ -10,7 +10,7 @@ use crate::cli::output::printable;
 /// The receiver of notices. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Notices {
-    /// The notices that nobody has taken yet. `None`: they go to standard error.
+    /// The notices that were not taken yet. `None`: they go to standard error.
     kept: Option<Arc<Mutex<Vec<String>>>>,
 }
 

@@ -239,7 +239,7 @@ fn version<'a>(path: &'a str, client: &'a Client) -> Reading<'a> {
     .boxed_local()
 }
 
-/// The Secrets that classes name, those that pods of the manager use, and that of the certificate. Without the pods there is a gap.
+/// The Secrets that classes name, the Secrets that pods of the manager use, and the Secret of the certificate. Without the pods there is a gap.
 async fn secrets(client: &Client, namespace: &str, home: &str, of_manager: ListQuery) -> Gathered {
     const PATH: &str = "objects/secrets.json";
     let read_all = async {

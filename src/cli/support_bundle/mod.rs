@@ -133,13 +133,13 @@ fn print(index: &Index, out: &mut dyn Write) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The outcome of long work on a thread of its own, so that signals are heard meanwhile. After a signal nobody waits for the thread.
+/// The outcome of long work on a thread of its own, so that signals are handled meanwhile. After a signal the command does not wait for the thread.
 ///
 /// # Errors
 /// When the work ends without an outcome.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
     let (done, outcome) = oneshot::channel();
-    // If nobody waits any more, nobody needs the outcome.
+    // After a signal the outcome is not needed.
     std::thread::Builder::new().spawn(move || drop(done.send(work())))?;
     outcome.await.map_err(|_| Failure::run(anyhow::anyhow!("the bundle could not be made: its thread ended early")))
 }

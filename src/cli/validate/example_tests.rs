@@ -152,7 +152,7 @@ impl Example {
         if rules(renamed.answer(drivers)) == rules(self.answer(drivers)) { renamed } else { self }
     }
 
-    /// The pointers of all members, those of the outer ones first.
+    /// The pointers of all members, outer members first.
     fn places(&self) -> Vec<String> {
         fn below(value: &Value, at: &str, found: &mut Vec<String>) {
             for (name, member) in value.as_object().into_iter().flatten() {

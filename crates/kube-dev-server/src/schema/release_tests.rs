@@ -43,7 +43,7 @@ fn schemas(folder: &std::path::Path) -> BTreeMap<String, Value> {
     found
 }
 
-/// Today's schemas beside those of the last release.
+/// Today's schemas beside the schemas of the last release.
 fn compared() -> Vec<(String, Value, Value)> {
     let releases = root().join("tests/fixtures/releases");
     let mut versions: Vec<(Vec<u32>, PathBuf)> = fs::read_dir(releases)

@@ -1,4 +1,4 @@
-//! Compares the schemas of an installed definition with those of this program, and removes from a change what an installed schema lacks.
+//! Compares the schemas of an installed definition with the schemas of this program, and removes from a change what an installed schema lacks.
 //! Pure functions.
 //!
 //! An API server drops each field that the schema of a definition does not have, without a word. A definition that is older than the

@@ -127,7 +127,7 @@ impl Drop for View {
 /// Gives the terminal back, once.
 fn give_back() {
     if IS_TAKEN.swap(false, Ordering::SeqCst) {
-        // There is nobody to tell.
+        // No receiver is left.
         let _ = execute!(stdout(), LeaveAlternateScreen, Show);
         let _ = disable_raw_mode();
     }

@@ -10,7 +10,7 @@ use kube_values::duration::GoDuration;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outlook {
-    /// Its metadata: that of the machine.
+    /// Its metadata: the metadata of the machine.
     pub metadata: Named,
     /// The stage of the machine.
     pub stage: String,
