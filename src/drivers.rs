@@ -2,15 +2,9 @@
 
 use std::sync::Arc;
 
-use driver_aws::AwsClasses;
-use driver_gcp::GcpClasses;
-use driver_local::LocalClasses;
-use driver_openstack::OpenStackClasses;
 use machine_driver::{ClassRules, Driver, Registry};
 
 use crate::settings::CloudSettings;
-#[cfg(any(feature = "aws", feature = "gcp", feature = "local", feature = "openstack"))]
-use crate::settings::CodeDetail;
 
 /// The drivers of a program. Clones share the drivers that `main` adds.
 #[derive(Clone, Default)]
@@ -93,7 +87,7 @@ impl DriverSet {
                 registry.register_as(provider, &driver);
             }
         }
-        for rules in known_rules().iter().filter(|rules| is_wanted(rules.provider())) {
+        for rules in KNOWN_RULES.into_iter().filter(|rules| is_wanted(rules.provider())) {
             registry.register_rules(rules);
         }
         registry
@@ -102,17 +96,13 @@ impl DriverSet {
     /// The driver that makes pods, if there is one.
     #[cfg(feature = "local")]
     fn pods_as_machines(&self, settings: &CloudSettings, control: &ControlCluster) -> Option<Arc<dyn Driver>> {
-        use driver_local::{ErrorCodes, LocalDriver, LocalOptions};
+        use driver_local::{LocalDriver, LocalOptions};
 
         if self.pods == PodsAsMachines::Refused {
             return None;
         }
-        let codes = match settings.codes {
-            CodeDetail::Fine => ErrorCodes::Fine,
-            CodeDetail::AsGo => ErrorCodes::AsGo,
-        };
         let template = settings.pod_template.clone();
-        Some(Arc::new(LocalDriver::new(LocalOptions { control: control.0.clone(), template, codes })))
+        Some(Arc::new(LocalDriver::new(LocalOptions { control: control.0.clone(), template, codes: settings.codes })))
     }
 
     #[cfg(not(feature = "local"))]
@@ -153,7 +143,7 @@ pub(crate) const CLOUDS: &[Cloud] = &[
 
 #[cfg(feature = "aws")]
 fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
-    use driver_aws::{AwsDriver, AwsOptions, ErrorCodes};
+    use driver_aws::{AwsDriver, AwsOptions};
 
     let mut options = AwsOptions::from_environment(|name| std::env::var(name).ok());
     if let Some(endpoint) = settings.endpoints.get(driver_aws::AWS) {
@@ -161,42 +151,30 @@ fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
         options.sts_endpoint.get_or_insert_with(|| endpoint.clone());
     }
     options.identity_directories.clone_from(&settings.identity_directories);
-    options.error_codes = match settings.codes {
-        CodeDetail::Fine => ErrorCodes::Fine,
-        CodeDetail::AsGo => ErrorCodes::AsGo,
-    };
+    options.error_codes = settings.codes;
     Arc::new(AwsDriver::new(options))
 }
 
 #[cfg(feature = "gcp")]
 fn gcp(settings: &CloudSettings) -> Arc<dyn Driver> {
-    use driver_gcp::{ErrorCodes, GcpDriver, GcpOptions};
+    use driver_gcp::{GcpDriver, GcpOptions};
 
-    let codes = match settings.codes {
-        CodeDetail::Fine => ErrorCodes::Fine,
-        CodeDetail::AsGo => ErrorCodes::AsGo,
-    };
     let endpoint = settings.endpoints.get(driver_gcp::GCP).cloned();
     let identity_directories = settings.identity_directories.clone();
-    Arc::new(GcpDriver::new(GcpOptions { endpoint, identity_directories, codes }))
+    Arc::new(GcpDriver::new(GcpOptions { endpoint, identity_directories, codes: settings.codes }))
 }
 
 #[cfg(feature = "openstack")]
 fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
-    use driver_openstack::{ErrorCodes, MachineStatus, OpenStackDriver, OpenStackOptions};
+    use driver_openstack::{MachineStatus, OpenStackDriver, OpenStackOptions};
 
-    let codes = match settings.codes {
-        CodeDetail::Fine => ErrorCodes::Fine,
-        CodeDetail::AsGo => ErrorCodes::AsGo,
-    };
     let endpoint = settings.endpoints.get(driver_openstack::OPENSTACK).cloned();
-    Arc::new(OpenStackDriver::new(OpenStackOptions { endpoint, status: MachineStatus::Asked, codes }))
+    Arc::new(OpenStackDriver::new(OpenStackOptions { endpoint, status: MachineStatus::Asked, codes: settings.codes }))
 }
 
 /// The rules for classes that apply even without a driver for the provider.
-fn known_rules() -> Vec<Arc<dyn ClassRules>> {
-    vec![Arc::new(AwsClasses), Arc::new(GcpClasses), Arc::new(LocalClasses), Arc::new(OpenStackClasses)]
-}
+static KNOWN_RULES: [&ClassRules; 4] =
+    [&driver_aws::CLASSES, &driver_gcp::CLASSES, &driver_local::CLASSES, &driver_openstack::CLASSES];
 
 #[cfg(test)]
 mod tests {
@@ -243,7 +221,7 @@ mod tests {
 
     fn missing(driver: Option<&Arc<dyn Driver>>) -> usize {
         let mut registry = Registry::new();
-        for rules in &known_rules() {
+        for rules in KNOWN_RULES {
             registry.register_rules(rules);
         }
         if let Some(driver) = driver {

@@ -25,7 +25,7 @@ use controller_runtime::storage_version::ReadVersion;
 #[cfg(feature = "external")]
 pub use drivers::ExternalDriverSettings;
 pub use drivers::{
-    CloudSettings, CodeDetail, DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState,
+    CloudSettings, DriverSelection, Impersonation, SimulationAdmin, SimulationSettings, SimulationState,
 };
 pub use extension::{
     AuditLog, AuthenticationSettings, AuthorizationSettings, ExtensionSettings, FrontProxySettings, SharedAuthority,

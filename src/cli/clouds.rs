@@ -5,11 +5,9 @@ use std::{collections::BTreeMap, path::PathBuf};
 use clap::Args;
 #[cfg(feature = "local")]
 use driver_local::PodTemplate;
+use machine_driver::ErrorCodes;
 
-use crate::{
-    drivers::CLOUDS,
-    settings::{CloudSettings, CodeDetail},
-};
+use crate::{drivers::CLOUDS, settings::CloudSettings};
 
 /// Flags of every command that may call a cloud.
 #[derive(Clone, Debug, Args)]
@@ -58,7 +56,7 @@ impl CloudArgs {
         let settings = CloudSettings {
             endpoints,
             identity_directories,
-            codes: CodeDetail::Fine,
+            codes: ErrorCodes::Fine,
             #[cfg(feature = "local")]
             pod_template: self.pod_template().unwrap_or_else(|problem| {
                 problems.push(problem);

@@ -6,6 +6,8 @@ use std::{
     path::PathBuf,
 };
 
+use machine_driver::ErrorCodes;
+
 /// The drivers of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DriverSelection {
@@ -23,7 +25,7 @@ pub struct CloudSettings {
     /// The only directories below which token files named in Secrets are read.
     pub identity_directories: Vec<PathBuf>,
     /// The codes of failed calls.
-    pub codes: CodeDetail,
+    pub codes: ErrorCodes,
     /// The template of pods that are machines.
     #[cfg(feature = "local")]
     pub pod_template: driver_local::PodTemplate,
@@ -39,20 +41,11 @@ impl Default for CloudSettings {
         Self {
             endpoints: BTreeMap::new(),
             identity_directories: vec![Self::IDENTITY_DIRECTORY.into()],
-            codes: CodeDetail::Fine,
+            codes: ErrorCodes::Fine,
             #[cfg(feature = "local")]
             pod_template: driver_local::PodTemplate::default(),
         }
     }
-}
-
-/// The codes of failed calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CodeDetail {
-    /// A code for each kind of failure.
-    Fine,
-    /// The codes of the Go drivers.
-    AsGo,
 }
 
 /// A driver in another process.

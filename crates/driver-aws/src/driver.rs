@@ -6,13 +6,13 @@ use cloud_client::{Client, Failure, FailureKind};
 use jiff::Timestamp;
 use kube_values::field::Findings;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm, Machine,
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm, Machine,
     MachineClass, MachineRequest, OpContext, Owner, OwnerTags, PersistentVolumeSpec, SameInstance, SecretData, Status,
     VmIdentity, VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
-    AWS, AwsClasses, SCHEMA,
+    AWS, CLASSES,
     actions::{Instance, InstanceQuery, States},
     ask,
     credentials::Source,
@@ -60,8 +60,12 @@ impl AwsDriver {
 
     fn with_ec2(ec2: Ec2) -> Self {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
-        let info =
-            DriverInfo { name: "aws", providers: vec![AWS.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
+        let info = DriverInfo {
+            name: "aws",
+            providers: vec![AWS.to_owned()],
+            schema: Some(CLASSES.schema().clone()),
+            capabilities,
+        };
         Self { info, ec2, memory: Memory::default() }
     }
 
@@ -358,7 +362,7 @@ impl Driver for AwsDriver {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        AwsClasses.validate(class, found);
+        CLASSES.validate(class, found);
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

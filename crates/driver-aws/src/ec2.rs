@@ -127,7 +127,7 @@ impl Session<'_> {
 
     /// Gets the credentials for the next request. Only that request remains to be sent then.
     pub async fn get_credentials(&self) -> Result<(), Failure> {
-        self.credentials().await.map(drop).map_err(|failure| self.ec2.options.error_codes.of(failure))
+        self.credentials().await.map(drop).map_err(|failure| errors::coded(self.ec2.options.error_codes, failure))
     }
 
     async fn call<T: Send>(
@@ -147,7 +147,7 @@ impl Session<'_> {
             },
             Err(failure) => Err(failure),
         };
-        answer.map_err(|failure| self.ec2.options.error_codes.of(failure))
+        answer.map_err(|failure| errors::coded(self.ec2.options.error_codes, failure))
     }
 
     async fn sent<T: Send>(

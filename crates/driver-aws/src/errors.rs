@@ -1,19 +1,9 @@
 //! Maps errors of EC2 and STS to machine codes (spec/providers §3.3).
 
 use cloud_client::{Answer, Failure, FailureKind};
-use machine_driver::{Code, Status};
+use machine_driver::{Code, ErrorCodes, Status};
 
 use crate::{actions::InstanceQuery, xml::Xml};
-
-/// The set of codes for failures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorCodes {
-    /// A code for each kind of failure.
-    #[default]
-    Fine,
-    /// The codes of the Go driver: `ResourceExhausted` for lack of capacity, `Internal` for everything else.
-    AsGo,
-}
 
 /// The error code for an instance that does not exist.
 pub const NO_INSTANCE: &str = "InvalidInstanceID.NotFound";
@@ -70,21 +60,19 @@ fn is_throttling(reason: &str) -> bool {
         || reason.starts_with("Throttling")
 }
 
-impl ErrorCodes {
-    /// The failure with the code of this set.
-    pub fn of(self, mut failure: Failure) -> Failure {
-        // A failure that the driver itself found keeps its code in both sets.
-        let ours = failure.reason.is_empty()
-            && matches!(failure.status.code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound);
-        if self == Self::AsGo && !ours {
-            failure.status.code = match failure.reason.as_str() {
-                NO_INSTANCE => Code::NotFound,
-                reason if EXHAUSTED_AS_GO.contains(&reason) => Code::ResourceExhausted,
-                _ => Code::Internal,
-            };
-        }
-        failure
+/// The failure with a code of the set. The codes of Go are `ResourceExhausted` for lack of capacity, and `Internal` for everything else.
+pub fn coded(codes: ErrorCodes, mut failure: Failure) -> Failure {
+    // A failure that the driver itself found keeps its code in both sets.
+    let ours = failure.reason.is_empty()
+        && matches!(failure.status.code, Code::InvalidArgument | Code::FailedPrecondition | Code::NotFound);
+    if codes == ErrorCodes::AsGo && !ours {
+        failure.status.code = match failure.reason.as_str() {
+            NO_INSTANCE => Code::NotFound,
+            reason if EXHAUSTED_AS_GO.contains(&reason) => Code::ResourceExhausted,
+            _ => Code::Internal,
+        };
     }
+    failure
 }
 
 /// The machine code for an error code of AWS.
@@ -235,7 +223,7 @@ mod tests {
     ) {
         let failure = failure("EC2", "RunInstances", &answer(status, &ec2(reason))).unwrap();
         assert_eq!((failure.status.code, failure.kind, failure.reason.as_str()), (fine, kind, reason));
-        assert_eq!(ErrorCodes::AsGo.of(failure.clone()).status.code, as_go);
+        assert_eq!(coded(ErrorCodes::AsGo, failure.clone()).status.code, as_go);
         assert_eq!(
             failure.status.message,
             format!(
@@ -254,7 +242,7 @@ mod tests {
 
     #[test]
     fn in_strict_mode_a_missing_answer_is_internal_and_a_refusal_of_the_driver_itself_is_not() {
-        let code = |code| ErrorCodes::AsGo.of(Failure::new(code, "", FailureKind::Permanent)).status.code;
+        let code = |code| coded(ErrorCodes::AsGo, Failure::new(code, "", FailureKind::Permanent)).status.code;
         assert_eq!(code(Code::Unavailable), Code::Internal);
         assert_eq!(code(Code::DeadlineExceeded), Code::Internal);
         assert_eq!(code(Code::InvalidArgument), Code::InvalidArgument);

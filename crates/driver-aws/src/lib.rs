@@ -49,52 +49,21 @@ mod state;
 #[cfg(feature = "driver")]
 mod xml;
 
-use std::{collections::BTreeSet, sync::LazyLock};
-
 #[cfg(feature = "driver")]
 pub use driver::AwsDriver;
-#[cfg(feature = "driver")]
-pub use errors::ErrorCodes;
 use machine_driver::ClassRules;
 #[cfg(feature = "driver")]
 pub use options::{AwsOptions, OwnIdentity};
 #[cfg(feature = "driver")]
 pub use regions::Variant;
-use serde_json::Value;
-
-use kube_values::{
-    field::{FieldPath, Findings},
-    json::Json,
-};
-use machine_api::{
-    v1alpha1::MachineClass,
-    validation::{Node, as_go_reads},
-};
 
 /// The `provider` string of classes for EC2.
 pub const AWS: &str = "AWS";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
-
 /// The rules for EC2 classes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct AwsClasses;
-
-impl ClassRules for AwsClasses {
-    fn provider(&self) -> &'static str {
-        AWS
-    }
-
-    fn schema(&self) -> &Value {
-        &SCHEMA
-    }
-
-    fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
-        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
-    }
-
-    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        secret::missing(keys)
-    }
-}
+pub static CLASSES: ClassRules = ClassRules::new(
+    AWS,
+    schema::provider_spec,
+    |_, spec, path, found| rules::provider_spec(spec, path, found),
+    secret::missing,
+);

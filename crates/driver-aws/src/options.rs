@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use cloud_client::{Secret, http::Uri};
-use machine_driver::{Code, Status};
+use machine_driver::{Code, ErrorCodes, Status};
 
-use crate::{errors::ErrorCodes, regions::Variant};
+use crate::regions::Variant;
 
 /// The options of the driver. They come from the operator of the process, never from a class or a Secret.
 #[derive(Clone, Debug)]

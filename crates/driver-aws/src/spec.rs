@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use kube_values::field::Findings;
-use machine_api::{v1alpha1::MachineClass, validation::as_go_reads};
-use machine_driver::{ClassRules, Code, OwnerTags, Status, provider_spec};
+use machine_api::v1alpha1::MachineClass;
+use machine_driver::{Code, OwnerTags, Status, provider_spec};
 use serde::Deserialize;
 
 use crate::{
-    AWS, AwsClasses, SCHEMA, regions,
+    AWS, CLASSES, regions,
     rules::{CLUSTER_TAG, ROLE_TAG},
 };
 
@@ -139,8 +139,7 @@ impl Spec {
         if !class.provider_spec.is_object() {
             return Err(Status::new(Code::Internal, "providerSpec: must be an object"));
         }
-        let as_read =
-            MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
+        let as_read = MachineClass { provider_spec: CLASSES.as_go_reads(class), ..MachineClass::default() };
         let spec: Self = provider_spec(&as_read).map_err(|status| Status { code: Code::Internal, ..status })?;
         check_region(&spec.region)?;
         Ok(spec)
@@ -153,7 +152,7 @@ impl Spec {
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let spec = Self::read(class)?;
         let mut found = Findings::new();
-        AwsClasses.validate(class, &mut found);
+        CLASSES.validate(class, &mut found);
         if found.denies() {
             let message = format!("error while validating ProviderSpec {}", found.aggregate());
             return Err(Status::new(Code::InvalidArgument, message));

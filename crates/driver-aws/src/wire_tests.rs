@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fault_proxy::{Fault, FaultProxy, Reply, Rule, action, any};
+use machine_driver::ErrorCodes;
 use rstest::rstest;
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use super::{
     tests::{class, secret},
     *,
 };
-use crate::{ErrorCodes, OwnIdentity, fake_ec2::FakeEc2};
+use crate::{OwnIdentity, fake_ec2::FakeEc2};
 use cloud_client::Secret;
 
 /// A driver that is connected to a fake EC2 through a proxy.

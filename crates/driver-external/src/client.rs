@@ -408,7 +408,7 @@ impl Driver for ExternalDriver {
         // Admission checks the schema. The driver validates the class before a VM is made (decisions.md 37).
     }
 
-    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+    fn missing_in_secret(&self, rules: Option<&ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         match self.shared.history.last().required_keys.as_slice() {
             [] => rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default(),
             required => required.iter().filter(|(key, _)| !keys.contains(key)).map(|(_, text)| *text).collect(),

@@ -3,15 +3,16 @@
 use cloud_client::Client;
 use kube_values::field::Findings;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, Machine,
-    MachineClass, MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, Machine, MachineClass,
+    MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
     VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
-    GCP, GcpClasses, SCHEMA, ask,
+    CLASSES, GCP, ask,
     compute::{Compute, Session},
     create::Creation,
+    errors,
     login::Login,
     lookup::{self, State},
     options::GcpOptions,
@@ -40,8 +41,12 @@ impl GcpDriver {
 
     fn with_compute(compute: Compute) -> Self {
         let capabilities = Capabilities { create_is_idempotent: true, lists_creation_time: true };
-        let info =
-            DriverInfo { name: "gcp", providers: vec![GCP.to_owned()], schema: Some(SCHEMA.clone()), capabilities };
+        let info = DriverInfo {
+            name: "gcp",
+            providers: vec![GCP.to_owned()],
+            schema: Some(CLASSES.schema().clone()),
+            capabilities,
+        };
         Self { info, compute }
     }
 
@@ -69,7 +74,7 @@ impl GcpDriver {
 
     /// The outcome with the codes that the options select.
     fn coded<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
-        outcome.map_err(|status| self.compute.options.codes.of(status))
+        outcome.map_err(|status| self.compute.options.codes.of(status, errors::as_go))
     }
 }
 
@@ -124,7 +129,7 @@ impl Driver for GcpDriver {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        GcpClasses.validate(class, found);
+        CLASSES.validate(class, found);
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

@@ -16,13 +16,12 @@ use cloud_client::{
 };
 use fake_gce::{Method, OperationError, Refusal, Timing};
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, GCEPersistentDiskVolumeSource};
-use machine_driver::contract;
+use machine_driver::{ErrorCodes, contract};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    ErrorCodes,
     state::Pending,
     test_rig::{CLUSTER, ROLE, Rig, class, cx, driver, id, instance, secret},
 };

@@ -6,23 +6,11 @@ use serde::Deserialize;
 
 use crate::resources::ErrorEntry;
 
-/// The set of codes for failures.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorCodes {
-    /// A code for each kind of failure.
-    #[default]
-    Fine,
-    /// The codes of the Go driver: `ResourceExhausted` for lack of capacity, `NotFound` for a missing instance, and `Internal` otherwise.
-    AsGo,
-}
-
-impl ErrorCodes {
-    /// The failure with the code of this set.
-    pub fn of(self, status: Status) -> Status {
-        match (self, status.code) {
-            (Self::Fine, _) | (Self::AsGo, Code::ResourceExhausted | Code::NotFound | Code::Unimplemented) => status,
-            (Self::AsGo, _) => Status { code: Code::Internal, ..status },
-        }
+/// The Go driver's code for a failure with this code: it keeps `ResourceExhausted` for lack of capacity, and `NotFound` for a missing instance.
+pub fn as_go(code: Code) -> Code {
+    match code {
+        Code::ResourceExhausted | Code::NotFound | Code::Unimplemented => code,
+        _ => Code::Internal,
     }
 }
 
@@ -322,9 +310,7 @@ mod tests {
     #[case(Code::Unavailable, Code::Internal)]
     #[case(Code::ResourceExhausted, Code::ResourceExhausted)]
     #[case(Code::NotFound, Code::NotFound)]
-    fn in_strict_mode_only_two_codes_stay(#[case] code: Code, #[case] as_go: Code) {
-        let status = Status::new(code, "x");
-        assert_eq!(ErrorCodes::AsGo.of(status.clone()).code, as_go);
-        assert_eq!(ErrorCodes::Fine.of(status).code, code);
+    fn in_strict_mode_only_two_codes_stay(#[case] code: Code, #[case] expected: Code) {
+        assert_eq!(as_go(code), expected);
     }
 }

@@ -52,50 +52,19 @@ mod token;
 #[cfg(feature = "driver")]
 mod waiting;
 
-use std::{collections::BTreeSet, sync::LazyLock};
-
 #[cfg(feature = "driver")]
 pub use driver::GcpDriver;
-#[cfg(feature = "driver")]
-pub use errors::ErrorCodes;
 use machine_driver::ClassRules;
 #[cfg(feature = "driver")]
 pub use options::GcpOptions;
-use serde_json::Value;
-
-use kube_values::{
-    field::{FieldPath, Findings},
-    json::Json,
-};
-use machine_api::{
-    v1alpha1::MachineClass,
-    validation::{Node, as_go_reads},
-};
 
 /// The `provider` string of classes for GCE.
 pub const GCP: &str = "GCP";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
-
 /// The rules for GCE classes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct GcpClasses;
-
-impl ClassRules for GcpClasses {
-    fn provider(&self) -> &'static str {
-        GCP
-    }
-
-    fn schema(&self) -> &Value {
-        &SCHEMA
-    }
-
-    fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
-        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
-    }
-
-    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        secret::missing(keys)
-    }
-}
+pub static CLASSES: ClassRules = ClassRules::new(
+    GCP,
+    schema::provider_spec,
+    |_, spec, path, found| rules::provider_spec(spec, path, found),
+    secret::missing,
+);

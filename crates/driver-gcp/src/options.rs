@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use cloud_client::http::Uri;
-use machine_driver::{Code, Status};
-
-use crate::errors::ErrorCodes;
+use machine_driver::{Code, ErrorCodes, Status};
 
 /// The options of the driver. They come from the operator of the process, never from a class or a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]

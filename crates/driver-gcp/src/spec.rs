@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use kube_values::field::Findings;
-use machine_api::{v1alpha1::MachineClass, validation::as_go_reads};
-use machine_driver::{ClassRules, Code, OwnerTags, Status, provider_spec};
+use machine_api::v1alpha1::MachineClass;
+use machine_driver::{Code, OwnerTags, Status, provider_spec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    GCP, GcpClasses, SCHEMA,
+    CLASSES, GCP,
     names::is_name,
     rules::{CLUSTER_TAG, ROLE_TAG},
 };
@@ -154,7 +154,7 @@ impl Spec {
         if !class.provider_spec.is_object() {
             return Err(Status::new(Code::InvalidArgument, "providerSpec: must be an object"));
         }
-        let mut fields = as_go_reads(&SCHEMA, &class.provider_spec);
+        let mut fields = CLASSES.as_go_reads(class);
         if let Some(fields) = fields.as_object_mut() {
             fields.retain(|field, _| is_read(field));
         }
@@ -178,7 +178,7 @@ impl Spec {
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let mut found = Findings::new();
         if class.provider == GCP {
-            GcpClasses.validate(class, &mut found);
+            CLASSES.validate(class, &mut found);
         }
         let spec = Self::of_fields(class, |_| true)?;
         if found.denies() {

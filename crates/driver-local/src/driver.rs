@@ -6,15 +6,15 @@ use controller_runtime::objects::DeleteHow;
 use k8s_openapi::api::core::v1::Pod;
 use kube_values::field::Findings;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, Instant, ListRequest, ListedVm,
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ErrorCodes, Instant, ListRequest, ListedVm,
     MachineClass, MachineRequest, OpContext, Owner, SecretData, Status, VmIdentity, VolumeIdsRequest, async_trait,
 };
 use tokio::time::sleep;
 
 use crate::{
-    LOCAL, LocalClasses, SCHEMA,
+    CLASSES, LOCAL,
     clusters::{Clusters, ControlCluster},
-    errors::{ErrorCodes, Failures},
+    errors::Failures,
     objects,
     plan::{self, Companion, CreationStep, GONE_WITHIN, RUNNING_WITHIN, State, Waited},
     requests::Requests,
@@ -54,7 +54,7 @@ impl LocalDriver {
         let info = DriverInfo {
             name: LOCAL,
             providers: vec![LOCAL.to_owned()],
-            schema: Some(SCHEMA.clone()),
+            schema: Some(CLASSES.schema().clone()),
             capabilities: Capabilities { create_is_idempotent: true, lists_creation_time: true },
         };
         let LocalOptions { control, template, codes } = options;
@@ -188,7 +188,7 @@ impl Driver for LocalDriver {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        LocalClasses.validate(class, found);
+        CLASSES.validate(class, found);
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

@@ -1,22 +1,12 @@
 //! Maps errors of the API server to machine codes (spec/providers §2.2, §8).
 
 use controller_runtime::error::ApiError;
-use machine_driver::{Code, Status};
-
-/// The set of codes for failed calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorCodes {
-    /// A code for each kind of failure.
-    #[default]
-    Fine,
-    /// The codes of the Go driver: `Internal` for every failure of a request, except in deletions.
-    AsGo,
-}
+use machine_driver::{Code, ErrorCodes, Status};
 
 /// How the failures of a call's requests are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failures {
-    /// With codes of this set.
+    /// With codes of this set. The Go driver has `Internal` for every failure of a request but lack of capacity.
     Coded(ErrorCodes),
     /// As failures of a deletion. Except for a missing pod the code is `Unknown`, as in the Go driver, so that the deletion is repeated soon.
     OfDeletion,

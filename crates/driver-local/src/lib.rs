@@ -32,53 +32,21 @@ mod template;
 #[cfg(all(test, feature = "driver"))]
 mod test_rig;
 
-use std::{collections::BTreeSet, sync::LazyLock};
-
 #[cfg(feature = "driver")]
 pub use clusters::ControlCluster;
 #[cfg(feature = "driver")]
 pub use driver::{LocalDriver, LocalOptions};
-#[cfg(feature = "driver")]
-pub use errors::ErrorCodes;
 use machine_driver::ClassRules;
-use serde_json::Value;
 #[cfg(feature = "driver")]
 pub use template::{InvalidTemplate, PodTemplate};
-
-use kube_values::{
-    field::{FieldPath, Findings},
-    json::Json,
-};
-use machine_api::{
-    v1alpha1::MachineClass,
-    validation::{Node, as_go_reads},
-};
 
 /// The `provider` string of classes whose machines are pods.
 pub const LOCAL: &str = "local";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
-
 /// The rules for classes whose machines are pods.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LocalClasses;
-
-impl ClassRules for LocalClasses {
-    fn provider(&self) -> &'static str {
-        LOCAL
-    }
-
-    fn schema(&self) -> &Value {
-        &SCHEMA
-    }
-
-    fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
-        let home = rules::Home::of(class);
-        rules::provider_spec(Node::of(&Json::from(&spec)), home, &FieldPath::new("providerSpec"), found);
-    }
-
-    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        secret::missing(keys)
-    }
-}
+pub static CLASSES: ClassRules = ClassRules::new(
+    LOCAL,
+    schema::provider_spec,
+    |class, spec, path, found| rules::provider_spec(spec, rules::Home::of(class), path, found),
+    secret::missing,
+);

@@ -74,12 +74,11 @@ pub fn is_dns_label(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use machine_driver::ClassRules;
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{LOCAL, LocalClasses};
+    use crate::{CLASSES, LOCAL};
 
     const NO_IMAGE: &str = "providerSpec.image: Required value: image is required";
     const ELSEWHERE: &str = "providerSpec.namespace: Forbidden: machines in the control cluster are pods in the namespace of their class; for another cluster, set credentialsSecretRef to a Secret with its kubeconfig";
@@ -120,7 +119,7 @@ mod tests {
 
     fn told(class: &MachineClass) -> Vec<String> {
         let mut found = Findings::new();
-        LocalClasses.validate(class, &mut found);
+        CLASSES.validate(class, &mut found);
         found.errors().map(ToString::to_string).collect()
     }
 }

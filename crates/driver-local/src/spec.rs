@@ -1,11 +1,10 @@
 //! The `providerSpec` of a class as the driver reads it (spec/providers §8).
 
 use kube_values::field::Findings;
-use machine_api::validation::as_go_reads;
-use machine_driver::{ClassRules, Code, MachineClass, Status, provider_spec};
+use machine_driver::{Code, MachineClass, Status, provider_spec};
 use serde::{Deserialize, de::DeserializeOwned};
 
-use crate::{LOCAL, LocalClasses, SCHEMA};
+use crate::{CLASSES, LOCAL};
 
 /// The part of a `providerSpec` that says where the pods are. Nothing else is needed to find, list and delete them.
 #[derive(Debug, Default, Deserialize)]
@@ -45,7 +44,7 @@ impl Spec {
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let spec = part(class)?;
         let mut found = Findings::new();
-        LocalClasses.validate(class, &mut found);
+        CLASSES.validate(class, &mut found);
         if found.denies() {
             let message = format!("error while validating ProviderSpec: {}", found.aggregate());
             return Err(Status::new(Code::InvalidArgument, message));
@@ -64,7 +63,7 @@ fn part<T: DeserializeOwned>(class: &MachineClass) -> Result<T, Status> {
     if !class.provider_spec.is_object() {
         return Err(Status::new(Code::InvalidArgument, "providerSpec: must be an object"));
     }
-    let as_read = MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
+    let as_read = MachineClass { provider_spec: CLASSES.as_go_reads(class), ..MachineClass::default() };
     provider_spec(&as_read)
 }
 

@@ -5,15 +5,16 @@ use std::iter;
 use cloud_client::Client;
 use kube_values::field::Findings;
 use machine_driver::{
-    Capabilities, ClassRules, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, Machine,
-    MachineClass, MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
+    Capabilities, Code, CreatedVm, DeletedVm, Driver, DriverInfo, ListRequest, ListedVm, Machine, MachineClass,
+    MachineRequest, OpContext, Owner, PersistentVolumeSpec, SameInstance, SecretData, Status, VmIdentity,
     VolumeIdsRequest, async_trait, same_instance,
 };
 
 use crate::{
-    OPENSTACK, OpenStackClasses, SCHEMA, ask,
+    CLASSES, OPENSTACK, ask,
     cloud::{Clouds, Session},
     create::Creation,
+    errors,
     lookup::{self, Backing},
     memory::Owners,
     nova::Server,
@@ -48,7 +49,7 @@ impl OpenStackDriver {
         let info = DriverInfo {
             name: "openstack",
             providers: vec![OPENSTACK.to_owned()],
-            schema: Some(SCHEMA.clone()),
+            schema: Some(CLASSES.schema().clone()),
             capabilities,
         };
         Self { info, clouds, options, locks: NameLocks::default() }
@@ -118,7 +119,7 @@ impl OpenStackDriver {
 
     /// The outcome with the codes that the options select.
     fn coded<T>(&self, outcome: Result<T, Status>) -> Result<T, Status> {
-        outcome.map_err(|status| self.options.codes.of(status))
+        outcome.map_err(|status| self.options.codes.of(status, errors::as_go))
     }
 }
 
@@ -207,7 +208,7 @@ impl Driver for OpenStackDriver {
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        OpenStackClasses.validate(class, found);
+        CLASSES.validate(class, found);
     }
 
     async fn create_machine(&self, cx: &OpContext, request: MachineRequest) -> Result<CreatedVm, Status> {

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use cloud_client::Limits;
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, CinderPersistentVolumeSource, NFSVolumeSource};
-use machine_driver::contract;
+use machine_driver::{ErrorCodes, contract};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::{
-    ErrorCodes,
     fake_cloud::Fault,
     test_rig::{CLUSTER, Rig, class, secret, without_port},
 };

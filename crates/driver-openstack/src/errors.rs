@@ -6,6 +6,18 @@ use serde_json::Value;
 
 use crate::keystone::Service;
 
+/// The Go driver's code for a failure with this code. It has no codes for passing failures and for invalid classes.
+pub fn as_go(code: Code) -> Code {
+    match code {
+        Code::InvalidArgument
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::Unavailable
+        | Code::DeadlineExceeded => Code::Internal,
+        _ => code,
+    }
+}
+
 /// The error in an answer of a service.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ServiceError {

@@ -57,23 +57,11 @@ mod subject;
 #[cfg(all(test, feature = "driver"))]
 mod test_rig;
 
-use std::{collections::BTreeSet, sync::LazyLock};
-
 #[cfg(feature = "driver")]
 pub use driver::OpenStackDriver;
 use machine_driver::ClassRules;
 #[cfg(feature = "driver")]
-pub use options::{ErrorCodes, MachineStatus, OpenStackOptions};
-use serde_json::Value;
-
-use kube_values::{
-    field::{FieldPath, Findings},
-    json::Json,
-};
-use machine_api::{
-    v1alpha1::MachineClass,
-    validation::{Node, as_go_reads},
-};
+pub use options::{MachineStatus, OpenStackOptions};
 
 /// The `provider` string of classes for `OpenStack`.
 pub const OPENSTACK: &str = "OpenStack";
@@ -82,27 +70,10 @@ pub const API_VERSION: &str = "openstack.machine.gardener.cloud/v1alpha1";
 /// The `kind` of a `providerSpec`.
 pub const KIND: &str = "MachineProviderConfig";
 
-static SCHEMA: LazyLock<Value> = LazyLock::new(schema::provider_spec);
-
 /// The rules for `OpenStack` classes.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OpenStackClasses;
-
-impl ClassRules for OpenStackClasses {
-    fn provider(&self) -> &'static str {
-        OPENSTACK
-    }
-
-    fn schema(&self) -> &Value {
-        &SCHEMA
-    }
-
-    fn validate(&self, class: &MachineClass, found: &mut Findings) {
-        let spec = as_go_reads(&SCHEMA, &class.provider_spec);
-        rules::provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), found);
-    }
-
-    fn missing_in_secret(&self, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        secret::missing(keys)
-    }
-}
+pub static CLASSES: ClassRules = ClassRules::new(
+    OPENSTACK,
+    schema::provider_spec,
+    |_, spec, path, found| rules::provider_spec(spec, path, found),
+    secret::missing,
+);

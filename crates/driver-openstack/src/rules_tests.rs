@@ -2,12 +2,12 @@
 
 #![allow(clippy::needless_pass_by_value, reason = "table rows build the values they pass")]
 
-use machine_driver::{ClassRules, MachineClass};
+use machine_driver::MachineClass;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{OPENSTACK, OpenStackClasses};
+use crate::{CLASSES, OPENSTACK};
 
 fn good() -> Value {
     json!({
@@ -47,7 +47,7 @@ fn a_class_breaks_rules(#[case] patch: Value, #[case] expected: &[&str]) {
     json_patch::merge(&mut spec, &json!({"spec": patch}));
     let class = MachineClass { provider: OPENSTACK.to_owned(), provider_spec: spec, ..MachineClass::default() };
     let mut found = Findings::new();
-    OpenStackClasses.validate(&class, &mut found);
+    CLASSES.validate(&class, &mut found);
     let told: Vec<String> = found.errors().map(ToString::to_string).collect();
     assert_eq!(told, expected);
 }

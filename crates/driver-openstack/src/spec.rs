@@ -5,12 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use kube_values::field::Findings;
-use machine_api::{v1alpha1::MachineClass, validation::as_go_reads};
-use machine_driver::{ClassRules, Code, OwnerTags, Status, provider_spec};
+use machine_api::v1alpha1::MachineClass;
+use machine_driver::{Code, OwnerTags, Status, provider_spec};
 use serde::Deserialize;
 
 use crate::{
-    API_VERSION, KIND, OPENSTACK, OpenStackClasses, SCHEMA,
+    API_VERSION, CLASSES, KIND, OPENSTACK,
     rules::{CLUSTER_TAG, ROLE_TAG},
 };
 
@@ -100,8 +100,7 @@ impl Spec {
         if !class.provider_spec.is_object() {
             return refused("failed to decode provider spec: providerSpec: must be an object".to_owned());
         }
-        let as_read =
-            MachineClass { provider_spec: as_go_reads(&SCHEMA, &class.provider_spec), ..MachineClass::default() };
+        let as_read = MachineClass { provider_spec: CLASSES.as_go_reads(class), ..MachineClass::default() };
         let Config { api_version, kind, spec } = provider_spec(&as_read).map_err(|status| Status {
             message: format!("failed to decode provider spec: {}", status.message),
             ..status
@@ -121,7 +120,7 @@ impl Spec {
     pub fn checked(class: &MachineClass) -> Result<Self, Status> {
         let spec = Self::read(class)?;
         let mut found = Findings::new();
-        OpenStackClasses.validate(class, &mut found);
+        CLASSES.validate(class, &mut found);
         if found.denies() { Err(Status::new(Code::InvalidArgument, found.aggregate())) } else { Ok(spec) }
     }
 

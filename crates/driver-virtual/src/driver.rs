@@ -229,7 +229,7 @@ impl Driver for VirtualCloud {
     }
 
     /// A simulated cloud needs no credentials for any provider.
-    fn missing_in_secret(&self, _: Option<&dyn ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
+    fn missing_in_secret(&self, _: Option<&ClassRules>, _: &BTreeSet<String>) -> Vec<&'static str> {
         Vec::new()
     }
 

@@ -9,6 +9,7 @@
 mod class_rules;
 #[cfg(any(test, feature = "contract"))]
 pub mod contract;
+mod error_codes;
 mod life;
 mod measured;
 mod meter;
@@ -27,7 +28,8 @@ use futures::FutureExt;
 
 /// For implementations of [`Driver`].
 pub use async_trait::async_trait;
-pub use class_rules::ClassRules;
+pub use class_rules::{ClassRules, MissingKeys, SpecRules};
+pub use error_codes::ErrorCodes;
 /// The type of [`ListedVm::created`].
 pub use jiff::Timestamp;
 /// The address of a VM and the volumes of a drain.
@@ -111,7 +113,7 @@ pub trait Driver: Send + Sync + 'static {
     fn validate(&self, class: &MachineClass, found: &mut Findings);
 
     /// The missing keys in Secrets. `keys` are the keys with a value that is not blank. The default asks the known rules for the class's provider.
-    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+    fn missing_in_secret(&self, rules: Option<&ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default()
     }
 

@@ -142,7 +142,7 @@ impl Driver for Measured {
         self.driver.same_instance(machine, node)
     }
 
-    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+    fn missing_in_secret(&self, rules: Option<&ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         self.driver.missing_in_secret(rules, keys)
     }
 

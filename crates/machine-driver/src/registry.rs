@@ -15,7 +15,7 @@ use machine_api::v1alpha1::MachineClass;
 #[derive(Clone, Default)]
 pub struct Registry {
     drivers: BTreeMap<String, Arc<dyn Driver>>,
-    rules: BTreeMap<String, Arc<dyn ClassRules>>,
+    rules: BTreeMap<&'static str, &'static ClassRules>,
 }
 
 impl Registry {
@@ -37,8 +37,8 @@ impl Registry {
     }
 
     /// Adds rules for the classes of a provider. If a driver serves the same string, the driver checks the classes instead.
-    pub fn register_rules(&mut self, rules: &Arc<dyn ClassRules>) {
-        self.rules.insert(rules.provider().to_owned(), Arc::clone(rules));
+    pub fn register_rules(&mut self, rules: &'static ClassRules) {
+        self.rules.insert(rules.provider(), rules);
     }
 
     /// The driver of a class's `provider` string.
@@ -83,7 +83,7 @@ impl Registry {
 
     /// The provider strings with a driver or with known rules, whose classes can be checked. Sorted.
     pub fn judged_providers(&self) -> BTreeSet<&str> {
-        self.drivers.keys().chain(self.rules.keys()).map(String::as_str).collect()
+        self.drivers.keys().map(String::as_str).chain(self.rules.keys().copied()).collect()
     }
 
     /// The JSON Schema of a provider's `providerSpec`.
@@ -106,7 +106,7 @@ impl Registry {
 
     /// The keys that are missing for the provider in Secrets with these keys. With a driver that only simulates the provider, no key is missing.
     pub fn missing_in_secret(&self, provider: &str, keys: &BTreeSet<String>) -> Vec<&'static str> {
-        let rules = self.rules.get(provider).map(|rules| &**rules);
+        let rules = self.rules.get(provider).copied();
         match self.drivers.get(provider) {
             Some(driver) => driver.missing_in_secret(rules, keys),
             None => rules.map(|rules| rules.missing_in_secret(keys)).unwrap_or_default(),

@@ -20,10 +20,10 @@ use super::{
     simulation::simulation,
 };
 use crate::settings::{
-    AdmissionSettings, CertMode, ClientRate, CloudSettings, CodeDetail, ControlCluster, Controller, ControllerSet,
-    DriverSelection, HttpSettings, KubeconfigReload, LateRequests, LeaderElection, MetricsSettings, Profiling,
-    RequestLatency, SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate, StandbyCaches,
-    TargetCluster, TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
+    AdmissionSettings, CertMode, ClientRate, CloudSettings, ControlCluster, Controller, ControllerSet, DriverSelection,
+    HttpSettings, KubeconfigReload, LateRequests, LeaderElection, MetricsSettings, Profiling, RequestLatency,
+    SafetySettings, ServiceReference, Settings, ShutdownSettings, SniCertificate, StandbyCaches, TargetCluster,
+    TlsCipherSuite, TlsMinVersion, WebhookSettings, Workers,
 };
 use kube_values::duration::GoDuration;
 use machine_api::{
@@ -37,6 +37,7 @@ use machine_controllers::{
     overshooting::Margins,
     safety::freeze::Limits,
 };
+use machine_driver::ErrorCodes;
 
 /// Facts about the host that no flag gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -350,7 +351,7 @@ fn admission(args: &ServingArgs, drivers: &DriverArgs, problems: &mut Problems) 
 }
 
 fn clouds(args: &DriverArgs, problems: &mut Problems) -> CloudSettings {
-    let codes = if args.strict_go_error_codes { CodeDetail::AsGo } else { CodeDetail::Fine };
+    let codes = if args.strict_go_error_codes { ErrorCodes::AsGo } else { ErrorCodes::Fine };
     match args.clouds.settings() {
         Ok(settings) => CloudSettings { codes, ..settings },
         Err(found) => {

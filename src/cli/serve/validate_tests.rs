@@ -40,7 +40,7 @@ fn flags_can_change_the_endpoints_of_clouds() {
     let expected = CloudSettings {
         endpoints: [("AWS".to_owned(), "http://127.0.0.1:5000".to_owned())].into(),
         identity_directories: vec!["/var/run/secrets/".into(), "/tokens".into()],
-        codes: CodeDetail::AsGo,
+        codes: ErrorCodes::AsGo,
         ..CloudSettings::default()
     };
     assert_eq!(settings.unwrap().clouds, expected);

@@ -16,15 +16,12 @@ use k8s_openapi::{
     api::core::v1::{AWSElasticBlockStoreVolumeSource, CSIPersistentVolumeSource, NFSVolumeSource},
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use machine_driver::contract;
+use machine_driver::{ErrorCodes, contract};
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    errors::ErrorCodes,
-    fake_ec2::{self, FakeEc2, Fault, Vm},
-};
+use crate::fake_ec2::{self, FakeEc2, Fault, Vm};
 
 const CLUSTER: &str = "kubernetes.io/cluster/shoot";
 const ROLE: &str = "kubernetes.io/role/node";
