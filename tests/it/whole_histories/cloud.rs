@@ -180,7 +180,7 @@ impl Driver for Provider {
         self.cloud.validate(class, found);
     }
 
-    fn missing_in_secret(&self, rules: Option<&dyn ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
+    fn missing_in_secret(&self, rules: Option<&ClassRules>, keys: &BTreeSet<String>) -> Vec<&'static str> {
         self.cloud.missing_in_secret(rules, keys)
     }
 
