@@ -29,7 +29,7 @@ use crate::cli::{
 /// Both Leases, in the order in which managers take them.
 const LEASES: [&str; 2] = [names::LEASE_CONTROLLER_MANAGER, names::LEASE_MACHINE_CONTROLLER];
 /// How long both Leases may take. An expired one is taken after its duration.
-const REST_WITHIN: Duration = Duration::from_secs(60);
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// The host name in the identity of the holder.
 const HOLDER: &str = "mcm-migrate-classes";
 /// How often the objects are read again because others change them too.
@@ -76,15 +76,20 @@ impl Namespace {
     /// # Errors
     /// When a manager is running, or a call fails. Finished writes stay, and the next run does the rest.
     pub async fn migrate(&self, judge: Judge<'_>, out: &mut dyn Write) -> Result<Plan, Failure> {
-        let mut rest = None;
-        let done = self.carry_out(judge, &mut rest, out).await;
-        if let Some(rest) = rest {
-            rest.end().await;
+        let mut leases = None;
+        let done = self.carry_out(judge, &mut leases, out).await;
+        if let Some(leases) = leases {
+            leases.give_back().await;
         }
         done
     }
 
-    async fn carry_out(&self, judge: Judge<'_>, rest: &mut Option<Rest>, out: &mut dyn Write) -> Result<Plan, Failure> {
+    async fn carry_out(
+        &self,
+        judge: Judge<'_>,
+        leases: &mut Option<HeldLeases>,
+        out: &mut dyn Write,
+    ) -> Result<Plan, Failure> {
         let mut refused = None;
         for _ in 0..ROUNDS {
             let plan = plan(&self.observe().await?, judge);
@@ -93,15 +98,15 @@ impl Namespace {
             }
             let steps = match plan.next_stage() {
                 None => return Ok(plan),
-                Some(Stage::AtRest(_)) if rest.is_none() => {
-                    *rest = Some(Rest::begin(&self.client, &self.name, Arc::clone(&self.clock)).await?);
+                Some(Stage::AtRest(_)) if leases.is_none() => {
+                    *leases = Some(HeldLeases::take(&self.client, &self.name, Arc::clone(&self.clock)).await?);
                     // A manager may have changed objects until now.
                     continue;
                 }
                 Some(Stage::AnyTime(steps) | Stage::AtRest(steps)) => steps,
             };
             for step in steps {
-                match self.write(step, rest.as_ref()).await {
+                match self.write(step, leases.as_ref()).await {
                     Ok(()) => writeln!(out, "done: {step}")?,
                     Err(error) if is_changed(&error) && refused.as_ref() != Some(step) => {
                         // The object has changed since it was read. A step that is refused twice in a row is refused for another reason.
@@ -121,9 +126,9 @@ impl Namespace {
         )))
     }
 
-    async fn write(&self, step: &Step, rest: Option<&Rest>) -> Result<(), ApiError> {
-        if let Some(rest) = rest {
-            rest.gate.may_act()?;
+    async fn write(&self, step: &Step, leases: Option<&HeldLeases>) -> Result<(), ApiError> {
+        if let Some(leases) = leases {
+            leases.gate.may_act()?;
         }
         let (resource, target) = match step {
             Step::Create { class, .. } => {
@@ -152,18 +157,18 @@ const fn is_changed(error: &ApiError) -> bool {
 }
 
 /// Both Leases, held. While they are held, no manager leads.
-struct Rest {
+struct HeldLeases {
     gate: Gate,
     stop: CancellationToken,
     election: JoinHandle<Ended>,
 }
 
-impl Rest {
+impl HeldLeases {
     /// Takes both Leases.
     ///
     /// # Errors
     /// When a manager renews one of them, or when they can't be taken.
-    async fn begin(client: &Client, namespace: &str, clock: SharedClock) -> Result<Self, Failure> {
+    async fn take(client: &Client, namespace: &str, clock: SharedClock) -> Result<Self, Failure> {
         eprintln!("taking the Leases of namespace {namespace}, so that no manager acts");
         for name in LEASES {
             let state = lease_watch::watch(client, namespace, name).await;
@@ -186,16 +191,16 @@ impl Rest {
         );
         let (leadership, stop) = (election.leadership(), CancellationToken::new());
         let election = tokio::spawn(election.run(stop.clone()));
-        let rest = Self { gate: Gate::open_while(leadership.clone()), stop, election };
-        if tokio::time::timeout(REST_WITHIN, leadership.won()).await.is_err() {
-            rest.end().await;
-            return Err(running(&format!("the Leases could not be taken within {} s", REST_WITHIN.as_secs())));
+        let leases = Self { gate: Gate::open_while(leadership.clone()), stop, election };
+        if tokio::time::timeout(TAKEN_WITHIN, leadership.won()).await.is_err() {
+            leases.give_back().await;
+            return Err(running(&format!("the Leases could not be taken within {} s", TAKEN_WITHIN.as_secs())));
         }
-        Ok(rest)
+        Ok(leases)
     }
 
     /// Gives the Leases back.
-    async fn end(self) {
+    async fn give_back(self) {
         self.stop.cancel();
         // An election that failed holds no Lease any more.
         let _ = self.election.await;

@@ -146,6 +146,13 @@ pub fn convert(kind: OldKind, old: &Value) -> Converted {
             Some(_) => (&mut secrets, Path { new: String::new(), ..spec_path.clone() }),
             None => (&mut carried, spec_path.clone()),
         };
+        // The API server would drop a second spelling outside `providerSpec`.
+        if let Some(right) = name_of_secret.filter(|right| name != right && !value.is_null())
+            && !old["spec"][right].is_null()
+        {
+            notes.push(Note::Twice { old: format!("spec.{name}"), new: right.to_owned() });
+            continue;
+        }
         carry(name, value, &known, &old["spec"], &path, target, &mut notes);
     }
     for (name, value) in old.as_object().into_iter().flatten() {
@@ -195,7 +202,8 @@ fn carry(
         path.new = path.new.trim_start_matches('.').to_owned();
         path
     };
-    let spelling = known.spelling(name).filter(|right| *right == name || neighbours.get(right).is_none());
+    let is_absent = |field: &str| neighbours.get(field).is_none_or(Value::is_null);
+    let spelling = known.spelling(name).filter(|right| *right == name || is_absent(right));
     let Some((right, below)) = spelling.and_then(|right| known.fields.get_key_value(right)) else {
         let Path { old, new } = path(name);
         notes.push(Note::Unknown { old, new });

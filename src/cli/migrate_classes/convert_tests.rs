@@ -116,6 +116,7 @@ fn an_unknown_field_is_carried_and_reported(
 
 #[rstest]
 #[case::at_the_top(json!({"AMI": "a"}), "ami", json!({"ami": "a"}))]
+#[case::beside_null(json!({"ami": null, "AMI": "a"}), "ami", json!({"ami": "a"}))]
 #[case::in_a_list(json!({"blockDevices": [{"Ebs": {"volumeSize": 5}}]}), "blockDevices[0].ebs", json!({"blockDevices": [{"ebs": {"volumeSize": 5}}]}))]
 fn a_field_in_other_letters_gets_its_right_name(#[case] spec: Value, #[case] place: &str, #[case] expected: Value) {
     let Converted { class, notes } = convert(OldKind::Aws, &json!({ "spec": spec }));
@@ -150,6 +151,7 @@ fn a_field_outside_spec_would_be_lost_and_is_an_obstacle() {
 #[case::at_the_top(json!({"AMI": "one", "Ami": "two"}), "spec.Ami", "providerSpec.ami")]
 #[case::in_a_list(json!({"blockDevices": [{"EBS": {"iops": 1}, "Ebs": {"iops": 2}}]}), "spec.blockDevices[0].Ebs", "providerSpec.blockDevices[0].ebs")]
 #[case::a_secret(json!({"SECRETREF": {"name": "a"}, "SecretRef": {"name": "b"}}), "spec.SecretRef", "secretRef")]
+#[case::a_secret_beside_its_right_name(json!({"secretRef": {"name": "a"}, "SecretRef": {"name": "b"}}), "spec.SecretRef", "secretRef")]
 fn two_spellings_of_a_field_are_an_obstacle(#[case] spec: Value, #[case] old: &str, #[case] new: &str) {
     let notes = convert(OldKind::Aws, &json!({ "spec": spec })).notes;
     let obstacles: Vec<&Note> = notes.iter().filter(|note| note.is_obstacle()).collect();
