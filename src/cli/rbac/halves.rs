@@ -3,7 +3,7 @@
 //! The process reads what both halves read, because its views, its webhooks and the back-off of its sets need it. It writes only what
 //! its own loops write. A test compares the halves with the whole.
 
-use super::{CONTROL, Grant, READ, TARGET};
+use super::grants::{CONTROL, Grant, READ, TARGET};
 use crate::settings::Half;
 use machine_api::names;
 
