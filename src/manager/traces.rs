@@ -45,30 +45,30 @@ pub(super) struct Exporter {
     transport: Arc<dyn Transport>,
     metrics: Metrics,
     /// What is wrong since the last success.
-    trouble: Option<Trouble>,
+    failure: Option<DeliveryFailure>,
     /// When an ending process stops sending.
     last: OnceLock<Instant>,
 }
 
 /// What is wrong with a collector. A later variant is worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
+enum DeliveryFailure {
     /// A batch is sent again.
-    Waits,
+    Retried,
     /// A batch was dropped.
-    Drops,
+    Dropped,
 }
 
-impl Trouble {
+impl DeliveryFailure {
     /// Logs it. `address` is the collector's, and `error` its last answer.
     fn log(self, address: &str, error: &str) {
         match self {
-            Self::Waits => tracing::warn!(
+            Self::Retried => tracing::warn!(
                 address,
                 error,
                 "spans can't be delivered yet; a batch is sent five times, and the next spans wait in a queue"
             ),
-            Self::Drops => tracing::warn!(
+            Self::Dropped => tracing::warn!(
                 address,
                 error,
                 "spans can't be delivered and are dropped; mcm_trace_spans_dropped_total counts them"
@@ -111,7 +111,7 @@ fn over(
     };
     let tracer = Tracer::new(take, move || clock.now(), draw);
     let metrics = metrics.clone();
-    (tracer, Exporter { queue, settings, transport, metrics, trouble: None, last: OnceLock::new() })
+    (tracer, Exporter { queue, settings, transport, metrics, failure: None, last: OnceLock::new() })
 }
 
 impl Exporter {
@@ -176,7 +176,7 @@ impl Exporter {
                 Refusal::None { taken, refused } => {
                     self.metrics.trace.sent.add(&(), taken);
                     self.count_lost(SpanLoss::Refused, refused);
-                    if self.trouble.take().is_some() {
+                    if self.failure.take().is_some() {
                         tracing::info!(address = %shown(&self.settings.endpoint), "the collector takes spans again");
                     }
                     return Fit::Done;
@@ -184,11 +184,11 @@ impl Exporter {
                 Refusal::Halve => return Fit::TooLarge,
                 Refusal::Again(_) if stop.is_cancelled() => break SpanLoss::Ended,
                 Refusal::Again(pause) => {
-                    self.complain(Trouble::Waits, &error);
+                    self.complain(DeliveryFailure::Retried, &error);
                     stop.run_until_cancelled(sleep(pause)).await;
                 }
                 Refusal::Drop(reason) => {
-                    self.complain(Trouble::Drops, &error);
+                    self.complain(DeliveryFailure::Dropped, &error);
                     break reason;
                 }
             }
@@ -231,10 +231,10 @@ impl Exporter {
     }
 
     /// Logs the first failure after a success, and the first dropped batch.
-    fn complain(&mut self, trouble: Trouble, error: &str) {
-        if self.trouble < Some(trouble) {
-            self.trouble = Some(trouble);
-            trouble.log(&shown(&self.settings.endpoint), error);
+    fn complain(&mut self, failure: DeliveryFailure, error: &str) {
+        if self.failure < Some(failure) {
+            self.failure = Some(failure);
+            failure.log(&shown(&self.settings.endpoint), error);
         }
     }
 

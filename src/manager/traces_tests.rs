@@ -176,11 +176,13 @@ fn a_log_says_waits_only_before_a_batch_is_dropped() {
     let settings = TracingSettings { endpoint, instance: "pod-1".to_owned() };
     let clock: SharedClock = Arc::new(TokioClock::starting_at(jiff::Timestamp::UNIX_EPOCH));
     let (_, mut exporter) = over(Arc::new(Collector::default()), settings, &metrics, &clock, || 1);
-    for (trouble, expected) in
-        [(Trouble::Waits, Trouble::Waits), (Trouble::Drops, Trouble::Drops), (Trouble::Waits, Trouble::Drops)]
-    {
-        exporter.complain(trouble, "why");
-        assert_eq!(exporter.trouble, Some(expected));
+    for (failure, expected) in [
+        (DeliveryFailure::Retried, DeliveryFailure::Retried),
+        (DeliveryFailure::Dropped, DeliveryFailure::Dropped),
+        (DeliveryFailure::Retried, DeliveryFailure::Dropped),
+    ] {
+        exporter.complain(failure, "why");
+        assert_eq!(exporter.failure, Some(expected));
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{
     Dashboard,
     panel::{
-        Filled::{Always, ByEvents},
+        HasData::{Always, ByEvents},
         Panel, Query, Row, Unit,
     },
 };
@@ -24,7 +24,7 @@ const REVIEWS: &[Panel] = &[
         title: "Reviews",
         description: "Answered reviews, by webhook and kind.",
         unit: Unit::PerSecond,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (webhook, kind) (rate(mcm_admission_requests_total{job="$job"}[$__rate_interval]))"#,
             legend: "{{webhook}} {{kind}}",
@@ -34,7 +34,7 @@ const REVIEWS: &[Panel] = &[
         title: "Duration, 99 of 100 reviews",
         description: "How long a review took at most for 99 of 100, in the last hour. Requests for machine objects wait for it.",
         unit: Unit::Seconds,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"histogram_quantile(0.99, sum by (webhook, le) (increase(mcm_admission_duration_seconds_bucket{job="$job"}[1h])))"#,
             legend: "{{webhook}}",
@@ -44,7 +44,7 @@ const REVIEWS: &[Panel] = &[
         title: "Refused reviews, in an hour",
         description: "Objects that were refused, by kind and operation.",
         unit: Unit::Count,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"sum by (kind, operation) (increase(mcm_admission_requests_total{job="$job", allowed="false"}[1h]))"#,
             legend: "{{kind}} {{operation}}",
@@ -54,7 +54,7 @@ const REVIEWS: &[Panel] = &[
         title: "Refusals and warnings by rule, in an hour",
         description: "What rules found: deny is a refusal, warn a warning, ratcheted an old violation that an update left as it was.",
         unit: Unit::Count,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"sum by (rule, level) (increase(mcm_admission_rule_total{job="$job"}[1h]))"#,
             legend: "{{rule}} {{level}}",
@@ -67,7 +67,7 @@ const LOAD: &[Panel] = &[
         title: "Connections",
         description: "Open connections of the replicas, by listener.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (instance, listener) (mcm_server_connections{job="$job"})"#,
             legend: "{{instance}} {{listener}}",
@@ -77,7 +77,7 @@ const LOAD: &[Panel] = &[
         title: "Turned away, in an hour",
         description: "Connections and requests that were refused before a review, by reason. in_flight_limit and connection_limit mean too much load.",
         unit: Unit::Count,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"sum by (listener, reason) (increase(mcm_server_rejected_total{job="$job"}[1h]))"#,
             legend: "{{listener}} {{reason}}",
@@ -87,7 +87,7 @@ const LOAD: &[Panel] = &[
         title: "Converted objects",
         description: "Objects that were converted between versions.",
         unit: Unit::PerSecond,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum(rate(mcm_conversion_objects_total{job="$job"}[$__rate_interval]))"#,
             legend: "objects",
@@ -97,7 +97,7 @@ const LOAD: &[Panel] = &[
         title: "Panics, in an hour",
         description: "Reviews that were lost because of a defect of the program.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (webhook) (increase(mcm_server_panics_total{job="$job"}[1h]))"#,
             legend: "{{webhook}}",
@@ -110,7 +110,7 @@ const CERTIFICATES: &[Panel] = &[
         title: "Rest of the certificates' lifetime",
         description: "The time until a certificate ends. It is renewed when a third of its lifetime is left.",
         unit: Unit::Seconds,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"min by (name) (mcm_certificate_expiry_seconds{job="$job"}) - time()"#,
             legend: "{{name}}",
@@ -120,7 +120,7 @@ const CERTIFICATES: &[Panel] = &[
         title: "CA bundles",
         description: "Objects that lack the CA bundle now, repairs in an hour, and repairs that another program undid.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[
             Query { expression: r#"max(mcm_certificate_ca_bundles_drifted{job="$job"})"#, legend: "lacking" },
             Query {

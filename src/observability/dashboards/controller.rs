@@ -3,7 +3,7 @@
 use super::{
     Dashboard,
     panel::{
-        Filled::{Always, ByEvents},
+        HasData::{Always, ByEvents},
         Panel, Query, Row, Unit,
     },
 };
@@ -25,7 +25,7 @@ const REPLICAS: &[Panel] = &[
         title: "Leaders",
         description: "Whether a replica has a Lease. Each Lease needs exactly one replica that has it.",
         unit: Unit::YesNo,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (instance, lease) (mcm_leader{job="$job"})"#,
             legend: "{{instance}} {{lease}}",
@@ -35,7 +35,7 @@ const REPLICAS: &[Panel] = &[
         title: "Versions",
         description: "Replicas by the program that they run.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"count by (version, commit) (mcm_build_info{job="$job"})"#,
             legend: "{{version}} {{commit}}",
@@ -45,7 +45,7 @@ const REPLICAS: &[Panel] = &[
         title: "Frozen",
         description: "Whether decisions are suspended, because an API server does not answer or a clock is wrong.",
         unit: Unit::YesNo,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (instance) (mcm_machine_controller_frozen{job="$job"})"#,
             legend: "{{instance}}",
@@ -55,7 +55,7 @@ const REPLICAS: &[Panel] = &[
         title: "Offset of the clock",
         description: "How far the clock of the API server is ahead of a replica's. From 300 s on nothing is created or replaced.",
         unit: Unit::Seconds,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (instance) (mcm_clock_offset_seconds{job="$job"})"#,
             legend: "{{instance}}",
@@ -68,14 +68,14 @@ const LOOPS: &[Panel] = &[
         title: "Depth of queues",
         description: "Keys that wait for a worker. A queue that only grows is stuck.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query { expression: r#"max by (name) (mcm_workqueue_depth{job="$job"})"#, legend: "{{name}}" }],
     },
     Panel {
         title: "Work, 99 of 100 keys",
         description: "How long the work on a key took at most for 99 of 100 keys, in the last hour.",
         unit: Unit::Seconds,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"histogram_quantile(0.99, sum by (name, le) (increase(mcm_workqueue_work_duration_seconds_bucket{job="$job"}[1h])))"#,
             legend: "{{name}}",
@@ -85,7 +85,7 @@ const LOOPS: &[Panel] = &[
         title: "Retries",
         description: "Keys that are worked on again after an error.",
         unit: Unit::PerSecond,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (name) (rate(mcm_workqueue_retries_total{job="$job"}[$__rate_interval]))"#,
             legend: "{{name}}",
@@ -95,7 +95,7 @@ const LOOPS: &[Panel] = &[
         title: "Writes per machine, in an hour",
         description: "Writes of the machine loop, divided by the number of machines. A healthy fleet that does not change has almost none.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (object) (increase(mcm_machine_api_writes_total{job="$job"}[1h])) / scalar(sum(max by (namespace, phase) (mcm_machines{job="$job"})))"#,
             legend: "{{object}}",
@@ -108,7 +108,7 @@ const API_SERVERS: &[Panel] = &[
         title: "Requests to API servers",
         description: "Requests of the replicas, by code of the answer.",
         unit: Unit::PerSecond,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (method, code) (rate(rest_client_requests_total{job="$job"}[$__rate_interval]))"#,
             legend: "{{method}} {{code}}",
@@ -118,7 +118,7 @@ const API_SERVERS: &[Panel] = &[
         title: "Latency of API servers, 99 of 100 requests",
         description: "How long requests took at most for 99 of 100, in the last hour. Empty with --metrics-request-latency=false.",
         unit: Unit::Seconds,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"histogram_quantile(0.99, sum by (verb, le) (increase(rest_client_request_latency_seconds_bucket{job="$job"}[1h])))"#,
             legend: "{{verb}}",
@@ -128,7 +128,7 @@ const API_SERVERS: &[Panel] = &[
         title: "Age of caches",
         description: "The time since the API server last sent anything for a cache. Bookmarks come about once a minute.",
         unit: Unit::Seconds,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"time() - min by (cluster, kind) (mcm_cache_last_event_seconds{job="$job"})"#,
             legend: "{{cluster}} {{kind}}",
@@ -141,7 +141,7 @@ const PROCESSES: &[Panel] = &[
         title: "Memory",
         description: "Resident memory of the replicas.",
         unit: Unit::Bytes,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (instance) (process_resident_memory_bytes{job="$job"})"#,
             legend: "{{instance}}",
@@ -151,7 +151,7 @@ const PROCESSES: &[Panel] = &[
         title: "CPU",
         description: "Cores that the replicas use.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (instance) (rate(process_cpu_seconds_total{job="$job"}[$__rate_interval]))"#,
             legend: "{{instance}}",

@@ -3,7 +3,7 @@
 use super::{
     Dashboard,
     panel::{
-        Filled::{Always, ByEvents},
+        HasData::{Always, ByEvents},
         Panel, Query, Row, Unit, Variable,
     },
 };
@@ -24,7 +24,7 @@ const MACHINES: &[Panel] = &[
         title: "Machines",
         description: "All machines of the deployment, wanted ones, ones of the newest set, and available ones.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[
             Query {
                 expression: r#"max(mcm_machine_deployment_info_spec_replicas{job="$job", namespace="$namespace", name="$deployment"})"#,
@@ -48,7 +48,7 @@ const MACHINES: &[Panel] = &[
         title: "Limits of a rollout",
         description: "Machines that a rollout may add, and machines that may be unavailable meanwhile. Percentages are resolved.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[
             Query {
                 expression: r#"max(mcm_machine_deployment_surge{job="$job", namespace="$namespace", name="$deployment"})"#,
@@ -64,7 +64,7 @@ const MACHINES: &[Panel] = &[
         title: "Age of the rollout",
         description: "The time since the current rollout began.",
         unit: Unit::Seconds,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"time() - max(mcm_machine_deployment_rollout_started_seconds{job="$job", namespace="$namespace", name="$deployment"})"#,
             legend: "rollout",
@@ -74,7 +74,7 @@ const MACHINES: &[Panel] = &[
         title: "Conditions",
         description: "Conditions of the deployment: 1 is True, 0 is False, 2 is Unknown. Progressing 0 means that the progress deadline has passed.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (condition) (mcm_machine_deployment_status_condition{job="$job", namespace="$namespace", name="$deployment"})"#,
             legend: "{{condition}}",
@@ -87,7 +87,7 @@ const DURATIONS: &[Panel] = &[
         title: "Last durations of the deployment",
         description: "How long creation, joining and deletion of its last machine took, in whole seconds. Durations below a second are not reported.",
         unit: Unit::Seconds,
-        filled: Always,
+        has_data: Always,
         queries: &[
             Query {
                 expression: r#"max(mcm_machine_create_duration_seconds{job="$job", namespace="$namespace", machine_deployment="$deployment"})"#,
@@ -107,7 +107,7 @@ const DURATIONS: &[Panel] = &[
         title: "Duration of stages, 9 of 10 machines",
         description: "Of all deployments, in the last hour, to compare with: how long a stage took at most for 9 of 10 machines.",
         unit: Unit::Seconds,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"histogram_quantile(0.9, sum by (stage, le) (increase(mcm_machine_stage_duration_seconds_bucket{job="$job"}[1h])))"#,
             legend: "{{stage}}",
@@ -117,7 +117,7 @@ const DURATIONS: &[Panel] = &[
         title: "Failed joins, in an hour",
         description: "VMs of the deployment that were made and did not join the cluster within the creation timeout.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum(increase(mcm_machine_num_failed_join{job="$job", namespace="$namespace", machine_deployment="$deployment"}[1h]))"#,
             legend: "failed joins",
@@ -127,7 +127,7 @@ const DURATIONS: &[Panel] = &[
         title: "Deletions by reason, in an hour",
         description: "Machines of the namespace whose deletion began, also of other deployments.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"sum by (reason) (increase(mcm_machine_deletions_total{job="$job", namespace="$namespace"}[1h]))"#,
             legend: "{{reason}}",
@@ -141,7 +141,7 @@ const WAITING: &[Panel] = &[
         description: "Its machines that are not Running: Pending 0, Unknown -1, CrashLoopBackOff -2, Failed -3, Terminating -4. Empty with \
                       --metrics-per-machine=false.",
         unit: Unit::Count,
-        filled: ByEvents,
+        has_data: ByEvents,
         // A set is named after its deployment and the hash of its template, and a machine after its set.
         queries: &[Query {
             expression: r#"max by (name) (mcm_machine_current_status_phase{job="$job", namespace="$namespace", name=~"$deployment-[a-z0-9]+-[a-z0-9]+"}) < 1"#,
@@ -153,7 +153,7 @@ const WAITING: &[Panel] = &[
         description: "Machines of the namespace, also of other deployments, by the reason of their condition Progressing. \
                       `kubectl mcm why machine/NAME` names the awaited object.",
         unit: Unit::Count,
-        filled: ByEvents,
+        has_data: ByEvents,
         queries: &[Query {
             expression: r#"max by (reason) (mcm_machines_waiting{job="$job", namespace="$namespace"})"#,
             legend: "{{reason}}",
@@ -163,7 +163,7 @@ const WAITING: &[Panel] = &[
         title: "Overdue machines, by stage",
         description: "Machines of the namespace, also of other deployments, past the time limit of their stage.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query {
             expression: r#"max by (stage) (mcm_machines_overdue{job="$job", namespace="$namespace"})"#,
             legend: "{{stage}}",
@@ -173,7 +173,7 @@ const WAITING: &[Panel] = &[
         title: "Pods of drains",
         description: "Pods on Nodes that are drained now, of all deployments. A disruption budget refuses the eviction of refused ones.",
         unit: Unit::Count,
-        filled: Always,
+        has_data: Always,
         queries: &[Query { expression: r#"sum by (state) (mcm_drain_pods{job="$job"})"#, legend: "{{state}}" }],
     },
 ];

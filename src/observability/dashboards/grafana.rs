@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Dashboard, DashboardName,
-    panel::{Filled, Panel, Query, Row, Variable},
+    panel::{HasData, Panel, Query, Row, Variable},
 };
 use crate::observability::rules::DEFAULT_JOB;
 use machine_api::names::WEBHOOK_CONFIGURATION;
@@ -165,10 +165,10 @@ fn panels(rows: &[Row]) -> Vec<Value> {
 }
 
 fn panel(id: usize, panel: &Panel, place: &Value) -> Value {
-    let Panel { title, description, unit, filled, queries } = panel;
-    let description = match filled {
-        Filled::Always => (*description).to_owned(),
-        Filled::ByEvents => format!("{description} The panel is empty while nothing of that happens."),
+    let Panel { title, description, unit, has_data, queries } = panel;
+    let description = match has_data {
+        HasData::Always => (*description).to_owned(),
+        HasData::ByEvents => format!("{description} The panel is empty while nothing of that happens."),
     };
     let targets: Vec<Value> = queries.iter().zip('A'..).map(|(query, name)| target(*query, name)).collect();
     json!({

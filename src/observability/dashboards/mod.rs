@@ -19,7 +19,7 @@ use std::{fmt, str::FromStr};
 
 use super::rules::UnknownName;
 pub use grafana::{DashboardOptions, Label, config_maps, dashboard_file};
-pub use panel::{Filled, Panel, Query, Row, Unit, Variable};
+pub use panel::{HasData, Panel, Query, Row, Unit, Variable};
 
 /// The name of a dashboard in flags and in names of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -41,7 +41,7 @@ impl Unit {
 
 /// When a panel shows something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Filled {
+pub enum HasData {
     /// Always.
     Always,
     /// While the event that it shows happens, and as long after it as the window of the query is. It is empty in quiet times.
@@ -67,7 +67,7 @@ pub struct Panel {
     /// The unit of the values.
     pub unit: Unit,
     /// Whether it may be empty.
-    pub filled: Filled,
+    pub has_data: HasData,
     /// What is asked.
     pub queries: &'static [Query],
 }

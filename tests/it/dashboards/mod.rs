@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use machine_controller_manager::{
     cli::documents::parse_documents,
-    observability::dashboards::{DashboardName, DashboardOptions, Filled, Panel, Query, grafana::dashboard},
+    observability::dashboards::{DashboardName, DashboardOptions, HasData, Panel, Query, grafana::dashboard},
 };
 use regex::Regex;
 use serde_json::{Value, json};
@@ -126,7 +126,7 @@ fn the_flags_have_an_effect() {
 /// A query of a panel, with its name in messages.
 struct Asked {
     panel: String,
-    filled: Filled,
+    has_data: HasData,
     /// The query with values of its variables.
     promql: String,
 }
@@ -136,7 +136,7 @@ fn queries(names: &[DashboardName], namespace: &str) -> Vec<Asked> {
     let of_panel = |name: DashboardName, panel: &'static Panel| {
         panel.queries.iter().map(move |query| Asked {
             panel: format!("{name}: {} ({})", panel.title, query.legend.replace(['{', '}'], "")),
-            filled: panel.filled,
+            has_data: panel.has_data,
             promql: with_values(query, namespace),
         })
     };
@@ -205,11 +205,11 @@ async fn pk_056_no_panel_is_empty_and_those_that_may_be_are_marked() {
     assert!(all.len() > 40, "{}", all.len());
     let mut scene = filled_once("everything happens", &laid_out, &all);
     let end = laid_out.end();
-    for Asked { panel, filled, .. } in &all {
-        scene = match filled {
+    for Asked { panel, has_data, .. } in &all {
+        scene = match has_data {
             // Nothing happens for an hour.
-            Filled::Always => scene.ask(&format!("max(filled{{panel={panel:?}}})"), end, 1.0),
-            Filled::ByEvents => {
+            HasData::Always => scene.ask(&format!("max(filled{{panel={panel:?}}})"), end, 1.0),
+            HasData::ByEvents => {
                 let least = format!("min(min_over_time(filled{{panel={panel:?}}}[{}s]))", end.as_secs());
                 scene.ask(&least, end, 0.0)
             }
