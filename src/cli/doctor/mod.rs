@@ -68,18 +68,9 @@ const FLOW_SCHEMAS: Resource = v1("flowcontrol.apiserver.k8s.io", "FlowSchema", 
 /// Flags of `mcm doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct DoctorArgs {
-    /// The cluster with the machine objects
+    /// The installation that is checked
     #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// The cluster with the Nodes
-    #[command(flatten)]
-    pub target: TargetArgs,
-    /// Namespace of the machine objects; unset means the namespace of the kubeconfig's context
-    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
-    pub namespace: Option<String>,
-    /// Namespaces that the webhooks cover: all, or --namespace only
-    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
-    pub scope: WebhookScope,
+    pub installation: InstallationArgs,
     /// User of the manager, whose rights are checked; unset means the service account of the manifests
     #[arg(long, value_name = "USER")]
     pub manager_user: Option<String>,
@@ -94,34 +85,70 @@ pub struct DoctorArgs {
     pub output: Option<OutputFormat>,
 }
 
-/// The cluster with the Nodes.
-#[derive(Clone, Debug, Default, Args)]
-pub struct TargetArgs {
+/// Flags that select the installation which a command examines.
+#[derive(Clone, Debug, Args)]
+pub struct InstallationArgs {
+    /// The cluster with the machine objects
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// Kubeconfig of the cluster with the Nodes, or "none" if there is none; unset means the cluster with the machine objects
     #[arg(long, value_name = "FILE|none", value_parser = target_cluster)]
     pub target_kubeconfig: Option<TargetCluster>,
+    /// Namespace of the machine objects; unset means the namespace of the kubeconfig's context
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
+    pub namespace: Option<String>,
+    /// Namespaces that the webhooks cover: all, or --namespace only
+    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
+    pub scope: WebhookScope,
 }
 
-impl TargetArgs {
-    /// A client of the cluster with the Nodes, if there is one.
+/// An installation with clients of its clusters.
+pub struct Connected {
+    /// A client of the cluster with the machine objects.
+    pub client: Client,
+    /// Namespace of the machine objects.
+    pub namespace: String,
+    target: Option<Client>,
+    rights_of_control: RightsOf,
+    scope: WebhookScope,
+}
+
+impl InstallationArgs {
+    /// Makes the clients. No request is sent.
     ///
     /// # Errors
-    /// When its kubeconfig can't be used.
-    pub async fn connect(&self, control: &Client) -> Result<Option<Client>, Failure> {
-        Ok(match &self.target_kubeconfig {
-            None => Some(control.clone()),
+    /// When a kubeconfig can't be used.
+    pub async fn connect(&self) -> Result<Connected, Failure> {
+        let client = self.cluster.connect().await?;
+        let target = match &self.target_kubeconfig {
+            None => Some(client.clone()),
             Some(TargetCluster::None) => None,
             Some(TargetCluster::Kubeconfig(path)) => {
                 Some(ClusterArgs { kubeconfig: Some(path.clone()), context: None }.connect().await?)
             }
-        })
-    }
-
-    /// The cluster whose roles the API server with the machine objects must have.
-    const fn rights_of_control(&self) -> RightsOf {
-        match self.target_kubeconfig {
+        };
+        let namespace = self.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+        let rights_of_control = match self.target_kubeconfig {
             None => RightsOf::Both,
             Some(_) => RightsOf::Control,
+        };
+        Ok(Connected { client, namespace, target, rights_of_control, scope: self.scope })
+    }
+}
+
+impl Connected {
+    /// What is examined of an installation with both halves, as the manifests make it.
+    pub fn examined<'a>(&'a self, providers: &'a dyn Providers) -> Examined<'a> {
+        Examined {
+            client: &self.client,
+            target: self.target.as_ref(),
+            rights_of_control: self.rights_of_control,
+            namespace: &self.namespace,
+            scope: self.scope,
+            half: None,
+            providers,
+            manager_user: None,
+            ask_provider: AskProvider::No,
         }
     }
 }
@@ -163,22 +190,15 @@ pub fn run(args: &DoctorArgs, drivers: &DriverSet, out: &mut dyn Write) -> Resul
 }
 
 async fn check(args: &DoctorArgs, providers: &dyn Providers) -> Result<Vec<Finding>, Failure> {
-    let client = args.cluster.connect().await?;
-    let target = args.target.connect(&client).await?;
+    let connected = args.installation.connect().await?;
     // Without an API server every finding would be the same error.
-    let version = call(client.apiserver_version()).await;
+    let version = call(connected.client.apiserver_version()).await;
     version.map_err(|error| Failure::run(anyhow::anyhow!("cannot ask the API server: {error}")))?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     Ok(findings(&Examined {
-        client: &client,
-        target: target.as_ref(),
-        rights_of_control: args.target.rights_of_control(),
-        namespace: &namespace,
-        scope: args.scope,
         half: args.half,
-        providers,
         manager_user: args.manager_user.as_deref(),
         ask_provider: if args.ask_provider { AskProvider::Yes } else { AskProvider::No },
+        ..connected.examined(providers)
     })
     .await)
 }
@@ -204,22 +224,6 @@ pub struct Examined<'a> {
     pub manager_user: Option<&'a str>,
     /// Whether the providers are asked.
     pub ask_provider: AskProvider,
-}
-
-impl<'a> Examined<'a> {
-    /// An installation with both halves, as the manifests make it.
-    pub fn usual(
-        client: &'a Client,
-        target: &'a TargetArgs,
-        nodes: Option<&'a Client>,
-        namespace: &'a str,
-        scope: WebhookScope,
-        providers: &'a dyn Providers,
-    ) -> Self {
-        let rights_of_control = target.rights_of_control();
-        let (half, manager_user, ask_provider) = (None, None, AskProvider::No);
-        Self { client, target: nodes, rights_of_control, namespace, scope, half, providers, manager_user, ask_provider }
-    }
 }
 
 /// All findings. A check that can't be made is a finding too.
@@ -398,15 +402,21 @@ mod tests {
         Client::new(service, "ns")
     }
 
+    /// An installation in one cluster.
+    fn connected(client: Client) -> Connected {
+        let namespace = client.default_namespace().to_owned();
+        let (target, scope) = (Some(client.clone()), WebhookScope::Cluster);
+        Connected { client, namespace, target, rights_of_control: RightsOf::Both, scope }
+    }
+
     #[rstest::rstest]
     #[case::as_the_clock_of_this_computer(0)]
     #[case::a_year_ahead(24 * 365)]
     #[case::a_year_behind(-24 * 365)]
     #[tokio::test(start_paused = true)]
     async fn certificates_are_checked_by_the_api_servers_clock(#[case] hours: i64) {
-        let client = cluster(SignedDuration::from_hours(hours));
-        let target = TargetArgs::default();
-        let examined = Examined::usual(&client, &target, None, "ns", WebhookScope::Cluster, &NoProviders);
+        let connected = connected(cluster(SignedDuration::from_hours(hours)));
+        let examined = Examined { target: None, ..connected.examined(&NoProviders) };
         let all = findings(&examined).await;
         let found = all.iter().find(|finding| finding.subject.starts_with("Secret")).expect("it is checked");
         assert!(found.health == Health::Fine && found.message.starts_with("valid until"), "{found:?}");
@@ -435,11 +445,12 @@ mod tests {
             let answer = http::Response::builder().status(status).body(Body::from(body));
             std::future::ready(answer)
         });
-        let client = Client::new(service, "ns");
-        let target = TargetArgs::default();
-        let mut examined = Examined::usual(&client, &target, Some(&client), "ns", WebhookScope::Cluster, &NoProviders);
-        examined.ask_provider = AskProvider::Yes;
-        examined.manager_user = Some("somebody");
+        let connected = connected(Client::new(service, "ns"));
+        let examined = Examined {
+            ask_provider: AskProvider::Yes,
+            manager_user: Some("somebody"),
+            ..connected.examined(&NoProviders)
+        };
         let all = findings(&examined).await;
         assert!(all.iter().all(|finding| finding.health == Health::Unknown), "{all:#?}");
         let text = all.iter().map(|finding| finding.message.as_str()).collect::<Vec<_>>().join("\n");

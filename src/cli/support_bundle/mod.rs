@@ -31,13 +31,7 @@ use self::{
     redact::Addresses,
     scrub::Names,
 };
-use super::{
-    Failure,
-    doctor::{Examined, TargetArgs},
-    kubeconfig::{ClusterArgs, run_interruptibly},
-    namespace_name, offline,
-    webhook_scope::WebhookScope,
-};
+use super::{Failure, doctor::InstallationArgs, kubeconfig::run_interruptibly, offline};
 use crate::{DriverSet, manager::registered_drivers::RegisteredDrivers};
 use machine_api::validation::{Coverage, Providers};
 
@@ -47,18 +41,9 @@ const INTERRUPTED: &str = "interrupted; nothing was written";
 /// Flags of `mcm support-bundle`.
 #[derive(Clone, Debug, Args)]
 pub struct SupportBundleArgs {
-    /// The cluster with the machine objects
+    /// The installation that is described
     #[command(flatten)]
-    pub cluster: ClusterArgs,
-    /// The cluster with the Nodes
-    #[command(flatten)]
-    pub target: TargetArgs,
-    /// Namespace of the machine objects; unset means the namespace of the kubeconfig's context
-    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace_name)]
-    pub namespace: Option<String>,
-    /// Namespaces that the webhooks cover: all, or --namespace only
-    #[arg(long, default_value = "cluster", value_name = "SCOPE")]
-    pub scope: WebhookScope,
+    pub installation: InstallationArgs,
     /// File to write; unset means mcm-support-NAMESPACE-TIME.tar.gz in the working directory
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     pub file: Option<PathBuf>,
@@ -107,19 +92,16 @@ pub fn run(args: &SupportBundleArgs, drivers: &DriverSet, out: &mut dyn Write) -
 }
 
 async fn read(args: &SupportBundleArgs, providers: &dyn Providers) -> Result<(Gathered, String, Names), Failure> {
-    let client = args.cluster.connect().await?;
-    let target = args.target.connect(&client).await?;
-    let namespace = args.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
-    let gathered =
-        gather(&Examined::usual(&client, &args.target, target.as_ref(), &namespace, args.scope, providers)).await;
+    let connected = args.installation.connect().await?;
+    let gathered = gather(&connected.examined(providers)).await;
     let names = if args.pseudonyms {
-        let key = key_of_cluster(&client).await;
+        let key = key_of_cluster(&connected.client).await;
         // Without the key, names are equal within this bundle only.
         Names::pseudonyms(key.unwrap_or_else(|| rand::random::<u128>().to_string()).as_bytes())
     } else {
         Names::Keep
     };
-    Ok((gathered, namespace, names))
+    Ok((gathered, connected.namespace, names))
 }
 
 /// The preview.
@@ -171,11 +153,20 @@ impl Drop for Unfinished {
     }
 }
 
+/// Checks that the archive would replace no folder, device or pipe, such as `/dev/stdout`.
+fn is_replaceable(path: &Path) -> std::io::Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(std::io::Error::other("it is no plain file")),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
 /// Writes the archive beside its place, and moves it there when it is complete. Only its owner may read it.
 async fn write(files: Vec<File>, now: Timestamp, path: &Path) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::run(anyhow::anyhow!("cannot write {}: {error}; name another file with --file", path.display()))
     };
+    is_replaceable(path).map_err(failed)?;
     let (unfinished, file) = Unfinished::create(path).map_err(failed)?;
     on_a_thread(move || archive::write(&files, now, std::io::BufWriter::new(file))).await?.map_err(failed)?;
     unfinished.move_to(path).map_err(failed)
@@ -213,6 +204,18 @@ mod tests {
         }
         assert_eq!(fs::read_to_string(place("victim")).unwrap(), "untouched");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5, "nothing else remains");
+    }
+
+    #[tokio::test]
+    async fn an_archive_replaces_plain_files_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (other, link) = (folder.path().join("other"), folder.path().join("link"));
+        fs::create_dir(&other).unwrap();
+        symlink(&other, &link).unwrap();
+        let refused = write(files(1), Timestamp::UNIX_EPOCH, &link).await.unwrap_err().to_string();
+        assert!(refused.contains("it is no plain file"), "{refused}");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "nothing else remains");
     }
 
     #[tokio::test]
