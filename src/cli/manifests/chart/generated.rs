@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     alerts, dashboards,
-    template::{Condition, Guarded, Placeholder, choose, choose_names, to_template, variant},
+    template::{Condition, ConditionalPart, Placeholder, choose, choose_names, to_template, variant},
 };
 use crate::{
     cli::{
@@ -88,9 +88,8 @@ pub struct GeneratedTemplate {
 
 /// All templates that follow from code.
 pub fn templates() -> Vec<GeneratedTemplate> {
-    let template = |name, condition: Condition, objects: &[Guarded], placeholders: &[Placeholder]| GeneratedTemplate {
-        name,
-        text: whole_template(condition, &to_template(objects, placeholders)),
+    let template = |name, condition: Condition, objects: &[ConditionalPart], placeholders: &[Placeholder]| {
+        GeneratedTemplate { name, text: whole_template(condition, &to_template(objects, placeholders)) }
     };
     let (usual, of_views) = (&placeholders(SUFFIX), &placeholders(SUFFIX_OF_VIEWS));
     let installed = Condition("and .Values.crds.install (include \"mcm.isControl\" .)");
@@ -138,7 +137,7 @@ pub(super) fn whole_template(condition: Condition, objects: &str) -> String {
 }
 
 /// Both variants of a setting.
-fn either(condition: Condition, objects: impl Fn(bool) -> Vec<Guarded>) -> Vec<Guarded> {
+fn either(condition: Condition, objects: impl Fn(bool) -> Vec<ConditionalPart>) -> Vec<ConditionalPart> {
     choose(condition, objects(true), objects(false))
 }
 
@@ -149,7 +148,7 @@ enum Bundles {
     CertManager,
 }
 
-fn injected(objects: impl Fn(Bundles) -> Vec<Guarded>) -> Vec<Guarded> {
+fn injected(objects: impl Fn(Bundles) -> Vec<ConditionalPart>) -> Vec<ConditionalPart> {
     choose(CERT_MANAGER, objects(Bundles::CertManager), objects(Bundles::Process))
 }
 
@@ -161,7 +160,7 @@ fn client(has_url: bool) -> Client {
     if has_url { Client::Url(WEBHOOK_URL.to_owned()) } else { service() }
 }
 
-fn crds() -> Vec<Guarded> {
+fn crds() -> Vec<ConditionalPart> {
     let objects = |v1beta1: V1Beta1, bundles: Bundles, keep: bool| {
         let mut objects = labelled(definitions(&CrdOptions { v1beta1, servers: OldestServer::Ratcheting }));
         for object in &mut objects {
@@ -186,7 +185,7 @@ fn crds() -> Vec<Guarded> {
 }
 
 /// Rights of one half or of both, in one cluster or in both.
-fn rights(manifests: impl Fn(&Installation<'_>) -> Vec<Value>) -> Vec<Guarded> {
+fn rights(manifests: impl Fn(&Installation<'_>) -> Vec<Value>) -> Vec<ConditionalPart> {
     let objects = |scope: WebhookScope, half: Option<Half>, cluster: RightsIn| {
         variant(&labelled(manifests(&Installation {
             namespace: NAMESPACE,
@@ -223,7 +222,7 @@ const fn unanswered(ignored: bool) -> FailurePolicy {
     if ignored { FailurePolicy::Ignore } else { FailurePolicy::Fail }
 }
 
-fn webhook_configurations() -> Vec<Guarded> {
+fn webhook_configurations() -> Vec<ConditionalPart> {
     let configurations = |manifests: &WebhookManifests, bundles: Bundles| {
         let mut objects = labelled(manifests.all().to_vec());
         for object in &mut objects {
@@ -254,12 +253,12 @@ fn webhook_configurations() -> Vec<Guarded> {
     choose_names(NAMESPACED, in_scope(WebhookScope::Namespace), in_scope(WebhookScope::Cluster))
 }
 
-fn admission_policies() -> Vec<Guarded> {
+fn admission_policies() -> Vec<ConditionalPart> {
     let in_scope = |scope: WebhookScope| variant(&labelled(policies(&webhook_manifests(scope, service()))));
     choose_names(NAMESPACED, in_scope(WebhookScope::Namespace), in_scope(WebhookScope::Cluster))
 }
 
-fn views_objects() -> Vec<Guarded> {
+fn views_objects() -> Vec<ConditionalPart> {
     let manifests = views::ViewsManifests {
         namespace: HOME.to_owned(),
         service: names::WEBHOOK_CONFIGURATION.to_owned(),

@@ -29,7 +29,7 @@ pub struct Placeholder {
 
 /// A part of an object, with the conditions under which it exists.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Guarded {
+pub struct ConditionalPart {
     when: Vec<(Condition, Wanted)>,
     node: Node,
 }
@@ -37,17 +37,17 @@ pub struct Guarded {
 #[derive(Clone, Debug, PartialEq)]
 enum Node {
     Scalar(Value),
-    Map(Vec<(String, Guarded)>),
-    List(Vec<Guarded>),
+    Map(Vec<(String, ConditionalPart)>),
+    List(Vec<ConditionalPart>),
 }
 
 impl From<&Value> for Node {
     fn from(value: &Value) -> Self {
         match value {
             Value::Object(fields) => {
-                Self::Map(fields.iter().map(|(key, value)| (key.clone(), Guarded::always(value))).collect())
+                Self::Map(fields.iter().map(|(key, value)| (key.clone(), ConditionalPart::always(value))).collect())
             }
-            Value::Array(items) => Self::List(items.iter().map(Guarded::always).collect()),
+            Value::Array(items) => Self::List(items.iter().map(ConditionalPart::always).collect()),
             scalar => Self::Scalar(scalar.clone()),
         }
     }
@@ -76,7 +76,7 @@ impl Node {
     }
 }
 
-impl Guarded {
+impl ConditionalPart {
     fn always(value: &Value) -> Self {
         Self { when: Vec::new(), node: Node::from(value) }
     }
@@ -94,12 +94,12 @@ impl Guarded {
 }
 
 /// The objects of one setting.
-pub fn variant(objects: &[Value]) -> Vec<Guarded> {
-    objects.iter().map(Guarded::always).collect()
+pub fn variant(objects: &[Value]) -> Vec<ConditionalPart> {
+    objects.iter().map(ConditionalPart::always).collect()
 }
 
 /// One template for both variants of a condition. Parts with the same name, and equal parts, are one.
-pub fn choose(condition: Condition, yes: Vec<Guarded>, no: Vec<Guarded>) -> Vec<Guarded> {
+pub fn choose(condition: Condition, yes: Vec<ConditionalPart>, no: Vec<ConditionalPart>) -> Vec<ConditionalPart> {
     let (mut merged, mut no) = (Vec::new(), VecDeque::from(no));
     for part in yes {
         // What stands before the same part in the other variant is only there.
@@ -115,29 +115,31 @@ pub fn choose(condition: Condition, yes: Vec<Guarded>, no: Vec<Guarded>) -> Vec<
 }
 
 /// One template for both variants of a condition that changes the names of the objects, but not their number and their order.
-pub fn choose_names(condition: Condition, yes: Vec<Guarded>, no: Vec<Guarded>) -> Vec<Guarded> {
+pub fn choose_names(condition: Condition, yes: Vec<ConditionalPart>, no: Vec<ConditionalPart>) -> Vec<ConditionalPart> {
     yes.into_iter().zip(no).flat_map(|(yes, no)| merge(condition, yes, no)).collect()
 }
 
 /// One part, or two that exclude each other.
-fn merge(condition: Condition, yes: Guarded, no: Guarded) -> Vec<Guarded> {
+fn merge(condition: Condition, yes: ConditionalPart, no: ConditionalPart) -> Vec<ConditionalPart> {
     if yes == no {
         return vec![yes];
     }
     let when = yes.when.clone();
     match (yes.node, no.node) {
-        (Node::Map(yes), Node::Map(no)) => vec![Guarded { when, node: Node::Map(merge_maps(condition, yes, no)) }],
+        (Node::Map(yes), Node::Map(no)) => {
+            vec![ConditionalPart { when, node: Node::Map(merge_maps(condition, yes, no)) }]
+        }
         (Node::List(yes), Node::List(no)) if !yes.is_empty() && !no.is_empty() => {
-            vec![Guarded { when, node: Node::List(choose(condition, yes, no)) }]
+            vec![ConditionalPart { when, node: Node::List(choose(condition, yes, no)) }]
         }
         (yes, no) => vec![
-            Guarded { when: when.clone(), node: yes }.only(condition, Wanted::True),
-            Guarded { when, node: no }.only(condition, Wanted::False),
+            ConditionalPart { when: when.clone(), node: yes }.only(condition, Wanted::True),
+            ConditionalPart { when, node: no }.only(condition, Wanted::False),
         ],
     }
 }
 
-type Fields = Vec<(String, Guarded)>;
+type Fields = Vec<(String, ConditionalPart)>;
 
 fn merge_maps(condition: Condition, yes: Fields, mut no: Fields) -> Fields {
     let mut merged = Vec::new();
@@ -157,7 +159,7 @@ fn merge_maps(condition: Condition, yes: Fields, mut no: Fields) -> Fields {
 }
 
 /// The objects as a Helm template, `---` before each.
-pub fn to_template(objects: &[Guarded], placeholders: &[Placeholder]) -> String {
+pub fn to_template(objects: &[ConditionalPart], placeholders: &[Placeholder]) -> String {
     let mut writer = Writer { text: String::new(), placeholders };
     for object in objects {
         writer.guarded(&object.when, |writer| {
@@ -300,10 +302,10 @@ mod tests {
 
     #[test]
     fn items_and_objects_that_only_one_variant_has_keep_their_place() {
-        let list = |names: &[&str]| -> Vec<Guarded> {
+        let list = |names: &[&str]| -> Vec<ConditionalPart> {
             variant(&names.iter().map(|name| json!({"kind": "A", "metadata": {"name": name}})).collect::<Vec<_>>())
         };
-        let names = |parts: &[Guarded]| -> Vec<String> {
+        let names = |parts: &[ConditionalPart]| -> Vec<String> {
             parts
                 .iter()
                 .map(|part| format!("{:?} {}", part.node.identity().unwrap()[2].unwrap(), part.when.len()))
