@@ -58,7 +58,7 @@ impl Scrub {
         known: BTreeSet<String>,
     ) -> Self {
         let mut all = BTreeSet::new();
-        for secret in secrets {
+        for secret in secrets.into_iter().flat_map(with_credentials) {
             // A value of several lines is printed line by line in logs, and in Base64 in objects.
             let lines = secret.lines().map(str::trim);
             let lines = lines.flat_map(|line| [Some(line), credential_in(line)]).flatten();
@@ -176,9 +176,41 @@ pub fn names_in(objects: &[Value]) -> BTreeSet<String> {
 /// The value in a line of YAML, such as a line of a kubeconfig, whose key says that it is a credential.
 fn credential_in(line: &str) -> Option<&str> {
     let (key, value) = line.split_once(": ")?;
-    let key = key.trim_start_matches("- ").to_ascii_lowercase();
-    let is_credential = ["token", "password", "secret", "key", "key-data"].iter().any(|end| key.ends_with(end));
-    is_credential.then(|| value.trim().trim_matches(['"', '\'']))
+    is_credential(key.trim_start_matches("- ")).then(|| value.trim().trim_matches(['"', '\'']))
+}
+
+/// Whether the value of a key is a credential.
+fn is_credential(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    ["token", "password", "secret", "key", "key-data"].iter().any(|end| key.ends_with(end))
+}
+
+/// The value, and the credentials in it if it is JSON, such as the key file of an account.
+fn with_credentials(value: String) -> Vec<String> {
+    let mut all = Vec::new();
+    if let Ok(read) = serde_json::from_str(&value) {
+        add_credentials(&read, &mut all);
+    }
+    all.push(value);
+    all
+}
+
+fn add_credentials(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(members) => {
+            for (key, member) in members {
+                match member {
+                    // A member named only "key" is the name of something, such as of a label.
+                    Value::String(text) if key != "key" && (key == "auth" || is_credential(key)) => {
+                        found.push(text.clone());
+                    }
+                    _ => add_credentials(member, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_credentials(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
 }
 
 /// The forms in which logs and messages print a value with quotes, backslashes, or characters outside ASCII.
@@ -300,6 +332,22 @@ mod tests {
     #[case::no_credential("namespace: shoot--garden", "in shoot--garden", "in shoot--garden")]
     fn pk_102_credentials_in_a_kubeconfig_are_removed(#[case] line: &str, #[case] text: &str, #[case] expected: &str) {
         assert_eq!(scrub(&[&format!("kind: Config\n{line}\n")], &[]).text(text), expected);
+    }
+
+    #[rstest]
+    #[case::of_an_account(r#"{"type": "service_account", "client_secret": "hunter-22-hunter"}"#)]
+    #[case::of_registries(r#"{"auths":{"registry.example":{"auth":"hunter-22-hunter"}}}"#)]
+    #[case::a_key_of_several_lines(r#"{"keys": [{"private_key": "-----BEGIN-----\nhunter-22-hunter\n"}]}"#)]
+    fn pk_102_credentials_in_json_are_removed(#[case] value: &str) {
+        let scrub = scrub(&[value], &[]);
+        assert_eq!(scrub.text("sent hunter-22-hunter"), "sent [secret]");
+        assert_eq!(scrub.text("of type service_account"), "of type service_account");
+    }
+
+    #[test]
+    fn names_of_labels_in_json_stay() {
+        let text = "dedicated-for-databases";
+        assert_eq!(scrub(&[r#"[{"key": "dedicated-for-databases"}]"#], &[]).text(text), text);
     }
 
     #[rstest]
