@@ -4,7 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{alerts, values::Fields};
+use super::{alerts, values::{Fields, Texts}};
 use crate::observability::{Threshold, rules::DEFAULT_RUNBOOKS};
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -13,7 +13,7 @@ pub(super) struct Alerts {
     /// Whether a `PrometheusRule` is installed. It needs the definitions of the Prometheus operator
     enabled: bool,
     /// Labels by which a Prometheus selects the alerts
-    labels: Fields,
+    labels: Texts,
     /// Beginning of the URLs of runbooks; the name of the alert and ".md" follow
     #[schemars(regex(pattern = r#"^[^\s"\\{}]*$"#))]
     runbook_url: String,
@@ -31,7 +31,7 @@ impl Default for Alerts {
         let limit = |limit: Threshold| (limit.name().to_owned(), number(limit.default_value()));
         Self {
             enabled: false,
-            labels: Fields::new(),
+            labels: Texts::new(),
             runbook_url: DEFAULT_RUNBOOKS.to_owned(),
             thresholds: alerts::limits().map(limit).collect(),
             with: Vec::new(),

@@ -2,9 +2,8 @@
 
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json;
 
-use super::values::{Fields, fields};
+use super::values::Texts;
 use crate::observability::{dashboards::DashboardOptions, rules::DEFAULT_JOB};
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -34,12 +33,12 @@ struct Monitor {
     #[schemars(regex(pattern = r"^[0-9]+(ms|s|m|h)$"))]
     interval: String,
     /// Labels by which a Prometheus selects it
-    labels: Fields,
+    labels: Texts,
 }
 
 impl Default for Monitor {
     fn default() -> Self {
-        Self { enabled: false, interval: "30s".to_owned(), labels: Fields::new() }
+        Self { enabled: false, interval: "30s".to_owned(), labels: Texts::new() }
     }
 }
 
@@ -49,12 +48,12 @@ pub(super) struct Dashboards {
     /// Whether a `ConfigMap` for each dashboard is installed
     enabled: bool,
     /// Labels by which the sidecar finds the dashboards
-    labels: Fields,
+    labels: Texts,
 }
 
 impl Default for Dashboards {
     fn default() -> Self {
         let label = DashboardOptions::default().label;
-        Self { enabled: false, labels: fields(json!({ label.key: label.value })) }
+        Self { enabled: false, labels: Texts::from([(label.key, label.value)]) }
     }
 }

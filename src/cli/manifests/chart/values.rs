@@ -2,6 +2,8 @@
 //!
 //! The descriptions of the fields are the users' documentation, which [`super::reference`] writes. Source: spec/packaging §3.2.
 
+use std::collections::BTreeMap;
+
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -15,6 +17,8 @@ use super::{
 
 /// Pass-through fields of Kubernetes objects.
 pub(super) type Fields = Map<String, Value>;
+/// Labels and annotations. The API server refuses numbers and booleans in them, such as `1` without quotes.
+pub(super) type Texts = BTreeMap<String, String>;
 
 /// Values of the chart machine-controller-manager
 #[derive(Clone, Debug, Serialize, JsonSchema)]
@@ -64,14 +68,14 @@ struct ChartValues {
     /// Network policy of the pods
     network_policy: NetworkPolicy,
     /// Labels that the nodes of the pods must have
-    node_selector: Fields,
+    node_selector: Texts,
     /// What this release installs, if the machine objects and the Nodes are in two clusters: all, control (the manager with everything
     /// of the cluster with the machine objects), or target (an account and its rights in the cluster with the Nodes, no pod)
     part: Part,
     /// Annotations of the pods
-    pod_annotations: Fields,
+    pod_annotations: Texts,
     /// Labels of the pods, besides those of the chart
-    pod_labels: Fields,
+    pod_labels: Texts,
     /// Rules that the API server checks itself while no webhook answers
     policies: Switch,
     /// Priority of the pods
@@ -132,10 +136,10 @@ impl Default for ChartValues {
             machine_namespace: String::new(),
             metrics: Metrics::default(),
             network_policy: NetworkPolicy::default(),
-            node_selector: Fields::new(),
+            node_selector: Texts::new(),
             part: Part::All,
-            pod_annotations: Fields::new(),
-            pod_labels: Fields::new(),
+            pod_annotations: Texts::new(),
+            pod_labels: Texts::new(),
             policies: Switch::default(),
             priority: Priority::default(),
             replicas: 2,
@@ -447,7 +451,7 @@ impl Default for Priority {
     }
 }
 
-pub(super) fn fields(value: Value) -> Fields {
+fn fields(value: Value) -> Fields {
     match value {
         Value::Object(fields) => fields,
         _ => Fields::new(),
