@@ -4,13 +4,11 @@ use machine_driver::{Code, Status};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    rules::{DUAL_STACK, EXTERNAL, SCRATCH, TERMINATE, USER_DATA_KEY},
+    rules::{DUAL_STACK, EXTERNAL, SCRATCH, STARTUP_SCRIPT_KEY, TERMINATE, USER_DATA_KEY},
     spec::{Disk, NetworkInterface, Scheduling, Spec},
-    subject::Place,
+    zone::Zone,
 };
 
-/// The metadata key of user data that is a script.
-const STARTUP_SCRIPT_KEY: &str = "startup-script";
 /// How user data for cloud-init begins.
 const CLOUD_CONFIG: &str = "#cloud-config";
 /// The disk type of a local SSD.
@@ -20,8 +18,8 @@ const LOCAL_SSD: &str = "local-ssd";
 #[derive(Clone, Copy)]
 pub struct NewInstance<'a> {
     pub spec: &'a Spec,
-    /// The place of the instance. It may differ from the zone of the class if an earlier creation goes on.
-    pub place: &'a Place,
+    /// The zone of the instance. It may differ from the zone of the class if an earlier creation goes on.
+    pub zone: &'a Zone,
     pub name: &'a str,
     pub user_data: &'a [u8],
 }
@@ -31,7 +29,7 @@ pub struct NewInstance<'a> {
 /// # Errors
 /// `InvalidArgument` for user data that is no text: metadata consists of texts.
 pub fn instance(new: NewInstance<'_>) -> Result<Value, Status> {
-    let NewInstance { spec, place, name, user_data } = new;
+    let NewInstance { spec, zone, name, user_data } = new;
     let user_data = std::str::from_utf8(user_data)
         .map_err(|_| Status::new(Code::InvalidArgument, "data[userData]: Invalid value: must be a text in UTF-8"))?;
     let key = user_data_key(user_data);
@@ -40,7 +38,7 @@ pub fn instance(new: NewInstance<'_>) -> Result<Value, Status> {
             format!("providerSpec.metadata[{index}].key: Forbidden: the driver sets {key}, because of the user data");
         return Err(Status::new(Code::InvalidArgument, message));
     }
-    let (project, zone) = (place.project(), place.zone());
+    let (project, zone) = (zone.project(), zone.name());
     let mut body = json!({
         "name": name,
         "machineType": format!("zones/{zone}/machineTypes/{}", spec.machine_type),

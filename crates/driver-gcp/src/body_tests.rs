@@ -14,8 +14,8 @@ fn body(patch: Value) -> Value {
     });
     json_patch::merge(&mut spec, &patch);
     let spec: Spec = serde_json::from_value(spec).unwrap();
-    let place = Place::of("p", "z").unwrap();
-    instance(NewInstance { spec: &spec, place: &place, name: "m", user_data: b"#!/bin/sh" }).unwrap()
+    let zone = Zone::of("p", "z").unwrap();
+    instance(NewInstance { spec: &spec, zone: &zone, name: "m", user_data: b"#!/bin/sh" }).unwrap()
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn user_data_has_its_key(#[case] user_data: &str, #[case] key: &str) {
 
 #[test]
 fn user_data_that_is_no_text_is_refused() {
-    let place = Place::of("p", "z").unwrap();
-    let new = NewInstance { spec: &Spec::default(), place: &place, name: "m", user_data: b"\xff" };
+    let zone = Zone::of("p", "z").unwrap();
+    let new = NewInstance { spec: &Spec::default(), zone: &zone, name: "m", user_data: b"\xff" };
     assert_eq!(instance(new).unwrap_err().code, Code::InvalidArgument);
 }
 

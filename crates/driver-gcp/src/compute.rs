@@ -16,8 +16,8 @@ use crate::{
     names::is_name,
     options::{Api, GcpOptions},
     resources::{AggregatedList, Instance, InstanceList, Operation, Warning},
-    subject::Place,
     token::{Token, TokenSource, Tokens},
+    zone::Zone,
 };
 
 /// The most pages of a list. With more pages, the service probably repeats itself.
@@ -30,6 +30,15 @@ const LISTED: &str = "items(name,status,creationTimestamp,tags/items),nextPageTo
 const UNREACHABLE: &str = "UNREACHABLE";
 /// GCE answers a wait for an operation after two minutes at the latest.
 const LONGEST_WAIT: Duration = Duration::from_secs(130);
+
+/// What a search does if zones of the project do not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SilentZones {
+    /// It fails, because an instance may be there.
+    Fail,
+    /// It goes on without them.
+    Pass,
+}
 
 /// Compute Engine, for all accounts.
 pub struct Compute {
@@ -137,23 +146,28 @@ impl Session<'_> {
     }
 
     /// The instance of this name. `None` if there is none.
-    pub async fn instance(&self, place: &Place, name: &str) -> Result<Option<Instance>, Failure> {
-        let path = format!("{}/instances/{name}", place.path());
+    pub async fn instance(&self, zone: &Zone, name: &str) -> Result<Option<Instance>, Failure> {
+        let path = format!("{}/instances/{name}", zone.path());
         let answer = self.send(Operated::get("instance_get", "instances.get", &path)).await;
         found(answer, &format!("instances/{name}"))
     }
 
     /// The instance of this name. `None` if there is none, also because GCE does not know the zone. The zone comes from a class, not from an id of
     /// an instance.
-    pub async fn instance_if_zone_exists(&self, place: &Place, name: &str) -> Result<Option<Instance>, Failure> {
-        match self.instance(place, name).await {
+    pub async fn instance_if_zone_exists(&self, zone: &Zone, name: &str) -> Result<Option<Instance>, Failure> {
+        match self.instance(zone, name).await {
             Err(failure) if errors::is_unknown_zone(&failure) => Ok(None),
             outcome => outcome,
         }
     }
 
-    /// The instances of this name in all zones of a project. If a zone or a page is missing, the whole list is a failure.
-    pub async fn named(&self, project: &str, name: &str) -> Result<Vec<(Place, Instance)>, Failure> {
+    /// The instances of this name in all zones of a project. If a page is missing, the whole list is a failure.
+    pub async fn named(
+        &self,
+        project: &str,
+        name: &str,
+        silent: SilentZones,
+    ) -> Result<Vec<(Zone, Instance)>, Failure> {
         const WHAT: &str = "instances.aggregatedList";
         let mut all = Vec::new();
         let mut next: Option<String> = None;
@@ -161,18 +175,15 @@ impl Session<'_> {
             let path = format!("/projects/{project}/aggregated/instances?{}", named_query(name, next.as_deref()));
             let page: AggregatedList =
                 self.send(Operated::get("instance_search", WHAT, &path)).await.map_err(of_list)?;
-            is_complete(WHAT, page.warning.as_ref())?;
-            if let Some(missing) = page.unreachables.first() {
-                let message = format!("{WHAT}: the list may lack instances: {missing} does not answer");
-                return Err(Failure::permanent(Code::Unavailable, message));
+            if silent == SilentZones::Fail {
+                has_all_zones(WHAT, &page)?;
             }
             for (scope, listed) in page.items {
-                is_complete(WHAT, listed.warning.as_ref())?;
-                let Some(place) = scope.strip_prefix("zones/").and_then(|zone| Place::of(project, zone)) else {
+                let Some(zone) = scope.strip_prefix("zones/").and_then(|name| Zone::of(project, name)) else {
                     continue;
                 };
                 let of_name = listed.instances.into_iter().filter(|instance| instance.name == name);
-                all.extend(of_name.map(|instance| (place.clone(), instance)));
+                all.extend(of_name.map(|instance| (zone.clone(), instance)));
             }
             match page.next_page_token.filter(|token| !token.is_empty()) {
                 None => return Ok(all),
@@ -184,12 +195,12 @@ impl Session<'_> {
     }
 
     /// All instances of a zone. If a page is missing, the whole list is a failure.
-    pub async fn instances(&self, place: &Place) -> Result<Vec<Instance>, Failure> {
+    pub async fn instances(&self, zone: &Zone) -> Result<Vec<Instance>, Failure> {
         let mut all = Vec::new();
         let mut known = HashSet::new();
         let mut next: Option<String> = None;
         for _ in 0..MOST_PAGES {
-            let path = format!("{}/instances?{}", place.path(), page_query(next.as_deref()));
+            let path = format!("{}/instances?{}", zone.path(), page_query(next.as_deref()));
             let page: InstanceList =
                 self.send(Operated::get("instance_list", "instances.list", &path)).await.map_err(of_list)?;
             is_complete("instances.list", page.warning.as_ref())?;
@@ -208,8 +219,8 @@ impl Session<'_> {
     }
 
     /// Begins the creation of an instance. A second request with the same id does nothing, and is answered with the operation of the first.
-    pub async fn insert(&self, place: &Place, request_id: &str, body: &Value) -> Result<Operation, Failure> {
-        let path = format!("{}/instances?requestId={request_id}", place.path());
+    pub async fn insert(&self, zone: &Zone, request_id: &str, body: &Value) -> Result<Operation, Failure> {
+        let path = format!("{}/instances?requestId={request_id}", zone.path());
         self.send(Operated {
             method: &Method::POST,
             body: Some(body),
@@ -221,16 +232,16 @@ impl Session<'_> {
     }
 
     /// Begins the deletion of an instance. `None` if there is no such instance.
-    pub async fn delete(&self, place: &Place, name: &str) -> Result<Option<Operation>, Failure> {
-        let path = format!("{}/instances/{name}", place.path());
+    pub async fn delete(&self, zone: &Zone, name: &str) -> Result<Option<Operation>, Failure> {
+        let path = format!("{}/instances/{name}", zone.path());
         let delete =
             Operated { method: &Method::DELETE, ..Operated::get("instance_delete", "instances.delete", &path) };
         found(self.send(delete).await, &format!("instances/{name}"))?.map(with_name).transpose()
     }
 
     /// Begins to lift the protection of an instance against deletion.
-    pub async fn lift_protection(&self, place: &Place, name: &str) -> Result<Operation, Failure> {
-        let path = format!("{}/instances/{name}/setDeletionProtection?deletionProtection=false", place.path());
+    pub async fn lift_protection(&self, zone: &Zone, name: &str) -> Result<Operation, Failure> {
+        let path = format!("{}/instances/{name}/setDeletionProtection?deletionProtection=false", zone.path());
         let lift = Operated {
             method: &Method::POST,
             ..Operated::get("instance_unprotect", "instances.setDeletionProtection", &path)
@@ -241,8 +252,8 @@ impl Session<'_> {
 
     /// Waits until an operation has ended, at most two minutes. GCE may answer before that time, and before the end. `None` if GCE does not know
     /// the operation any more: it forgets them after two weeks.
-    pub async fn wait(&self, place: &Place, name: &str) -> Result<Option<Operation>, Failure> {
-        let path = format!("{}/operations/{name}/wait", place.path());
+    pub async fn wait(&self, zone: &Zone, name: &str) -> Result<Option<Operation>, Failure> {
+        let path = format!("{}/operations/{name}/wait", zone.path());
         // A wait changes nothing.
         let wait = Operated {
             method: &Method::POST,
@@ -253,8 +264,8 @@ impl Session<'_> {
     }
 
     /// The present state of an operation. `None` if GCE does not know it any more.
-    pub async fn operation(&self, place: &Place, name: &str) -> Result<Option<Operation>, Failure> {
-        let path = format!("{}/operations/{name}", place.path());
+    pub async fn operation(&self, zone: &Zone, name: &str) -> Result<Option<Operation>, Failure> {
+        let path = format!("{}/operations/{name}", zone.path());
         let answer = self.send(Operated::get("operations_get", "zoneOperations.get", &path)).await;
         found(answer, &format!("operations/{name}"))
     }
@@ -272,6 +283,15 @@ fn with_name(operation: Operation) -> Result<Operation, Failure> {
         return Ok(operation);
     }
     Err(Failure::permanent(Code::Internal, format!("GCE answered with an operation named {:?}", operation.name)))
+}
+
+/// Checks that a list lacks no zone.
+fn has_all_zones(what: &str, page: &AggregatedList) -> Result<(), Failure> {
+    is_complete(what, page.warning.as_ref())?;
+    page.items.values().try_for_each(|listed| is_complete(what, listed.warning.as_ref()))?;
+    let Some(missing) = page.unreachables.first() else { return Ok(()) };
+    let message = format!("{what}: the list may lack instances: {missing} does not answer");
+    Err(Failure::permanent(Code::Unavailable, message))
 }
 
 /// Checks that a list lacks no instances.

@@ -4,19 +4,21 @@
 //! whether there is one: it refuses the name, or answers with the operation of an earlier request.
 
 use cloud_client::{Failure, FailureKind};
-use machine_driver::{Code, CreatedVm, SecretData, Status};
+use machine_driver::{Code, CreatedVm, OwnerTags, SecretData, Status};
 use serde_json::Value;
 
 use crate::{
     body::{self, NewInstance},
-    compute::Session,
+    compute::{Session, SilentZones},
     errors,
     lookup::{self, State},
+    plan::{Attempt, Beginning},
     request_id,
     resources::{Instance, Operation},
     state::{self, Pending},
-    subject::{Place, Subject},
+    subject::Subject,
     waiting::{self, Waited},
+    zone::Zone,
 };
 
 /// The most request ids that one call tries. A request id of an instance that has ended can't be used again.
@@ -25,12 +27,13 @@ const MAX_ATTEMPTS: u32 = 4;
 /// The creation of an instance.
 pub struct Creation<'a> {
     pub subject: &'a Subject<'a>,
+    pub owner: &'a OwnerTags,
     pub gce: Session<'a>,
     pub name: &'a str,
 }
 
 /// The end of one attempt.
-enum Attempt {
+enum Outcome {
     /// The machine has this instance.
     Created(Instance),
     /// The request id belongs to an earlier instance, which is gone.
@@ -43,81 +46,48 @@ impl Creation<'_> {
     /// # Errors
     /// The failure, with the state for the next call if there may be an instance later.
     pub async fn run(self) -> Result<CreatedVm, Status> {
-        let (place, first, mut earlier) = self.begin().await?;
-        for attempt in first..first.saturating_add(MAX_ATTEMPTS) {
-            let pending = Pending {
-                project: place.project().to_owned(),
-                zone: place.zone().to_owned(),
-                attempt,
-                operation: earlier.take(),
-                ended: false,
-            };
-            match self.attempt(&place, pending).await? {
-                Attempt::Created(instance) => {
-                    let vm = lookup::identity(&place, &instance);
+        let Attempt { zone, number: first, operation: mut earlier } = self.begin().await?;
+        for number in first..first.saturating_add(MAX_ATTEMPTS) {
+            let pending = Pending { operation: earlier.take(), ..Pending::before(&zone, number) };
+            match self.attempt(&zone, pending).await? {
+                Outcome::Created(instance) => {
+                    let vm = lookup::identity(&zone, &instance);
                     let state = state::created(&vm.provider_id);
                     return Ok(CreatedVm { vm, last_known_state: Some(state) });
                 }
-                Attempt::Outdated => {}
+                Outcome::Outdated => {}
             }
         }
         let status = Status::new(Code::Internal, "the instances of all earlier creations of this machine are gone");
-        let next = Pending {
-            project: place.project().to_owned(),
-            zone: place.zone().to_owned(),
-            attempt: first.saturating_add(MAX_ATTEMPTS),
-            operation: None,
-            ended: true,
-        };
+        let next = Pending { ended: true, ..Pending::before(&zone, first.saturating_add(MAX_ATTEMPTS)) };
         Err(keeping(self.failed(status), &next))
     }
 
-    /// Where the creation goes on, with which attempt, and which operation of it may still run.
-    async fn begin(&self) -> Result<(Place, u32, Option<String>), Status> {
-        let of_class = self.subject.place_of_class()?;
-        let pending = self.subject.pending.as_ref();
-        let (Some(pending), Some(place)) = (pending, self.subject.place_of_creation()) else {
-            // An earlier process may have ended before it wrote where it creates the instance, and the class may have been edited since.
-            let attempt = pending.map_or(0, |pending| pending.attempt);
-            return Ok((self.place_of_name(of_class).await?, attempt, None));
-        };
-        if place == of_class || pending.operation.is_some() {
-            return Ok((place, pending.attempt, pending.operation.clone()));
+    /// Asks GCE for what the plan needs to know of earlier creations.
+    async fn begin(&self) -> Result<Attempt, Status> {
+        let known = self.subject.known()?;
+        match known.beginning() {
+            Beginning::At(attempt) => Ok(attempt),
+            Beginning::Look { zone, number } => {
+                let found = self.gce.instance(&zone, self.name).await.map_err(|failure| self.failed(failure.into()))?;
+                Ok(known.after_look(zone, number, found.as_ref()))
+            }
+            Beginning::Search { number } => {
+                let found = self.gce.named(known.class.project(), self.name, SilentZones::Pass).await;
+                let found = found.map_err(|failure| self.failed(failure.into()))?;
+                let zone = known.after_search(self.owner, &found).map_err(|status| self.failed(status))?;
+                Ok(Attempt { zone, number, operation: None })
+            }
         }
-        // The class names another zone now. An instance of the earlier creation, whose answer may have been lost, is not left behind.
-        let there = self.gce.instance(&place, self.name).await.map_err(|failure| self.failed(failure.into()))?;
-        let is_ours = there.is_some_and(|instance| lookup::is_owned(&instance, &self.subject.owner));
-        let attempt = pending.attempt;
-        Ok(if is_ours { (place, attempt, None) } else { (of_class, attempt.saturating_add(1), None) })
     }
 
-    /// The place of an instance that the machine has already, or else the place of the class.
-    async fn place_of_name(&self, of_class: Place) -> Result<Place, Status> {
-        let owner = &self.subject.owner;
-        let found = self.gce.named(of_class.project(), self.name).await;
-        let mut found = found.map_err(|failure| self.failed(failure.into()))?;
-        // GCE itself says whether there is one in the zone of the class.
-        if found.iter().any(|(place, instance)| *place == of_class && lookup::is_owned(instance, owner)) {
-            return Ok(of_class);
-        }
-        found.retain(|(place, _)| *place != of_class);
-        if let Some((place, _)) = found.iter().find(|(_, instance)| lookup::is_owned(instance, owner)) {
-            return Ok(place.clone());
-        }
-        if let Some((place, instance)) = found.iter().find(|(_, instance)| lookup::is_of_cluster(instance, owner)) {
-            let status = lookup::of_another_role(place, instance, owner);
-            return Err(self.failed(Status { code: Code::AlreadyExists, ..status }));
-        }
-        Ok(of_class)
-    }
-
-    async fn attempt(&self, place: &Place, pending: Pending) -> Result<Attempt, Status> {
+    async fn attempt(&self, zone: &Zone, pending: Pending) -> Result<Outcome, Status> {
         let operation = match &pending.operation {
             Some(name) => Operation { name: name.clone(), ..Operation::default() },
-            None => match self.insert(place, pending.attempt).await {
+            None => match self.insert(zone, pending.attempt).await {
                 Ok(operation) => operation,
                 Err(failure) if failure.reason == errors::ALREADY_EXISTS => {
-                    return self.existing(place, failure.status).await;
+                    return self.existing(zone, failure.status).await;
                 }
                 Err(failure) => {
                     // A refused request leaves nothing. After another failure there may be an instance, also of an earlier try of the request.
@@ -129,16 +99,16 @@ impl Creation<'_> {
         };
         let name = operation.name.clone();
         let running = Pending { operation: Some(name.clone()), ..pending.clone() };
-        let waited = waiting::until_done(&self.gce, place, operation).await;
+        let waited = waiting::until_done(&self.gce, zone, operation).await;
         match waited.map_err(|failure| keeping(self.failed(failure.into()), &running))? {
             Waited::StillRuns => {
                 let message = format!("operation {name} has not ended yet; the next attempt waits for it");
                 Err(keeping(self.failed(Status::new(Code::DeadlineExceeded, message)), &running))
             }
-            Waited::Forgotten => Ok(Attempt::Outdated),
+            Waited::Forgotten => Ok(Outcome::Outdated),
             Waited::Done(operation) => match errors::of_operation(&operation.failures()) {
-                None => self.made(place, &running).await,
-                Some(status) if status.code == Code::AlreadyExists => self.existing(place, status).await,
+                None => self.made(zone, &running).await,
+                Some(status) if status.code == Code::AlreadyExists => self.existing(zone, status).await,
                 Some(status) => {
                     // GCE would answer the same request id with the same failure.
                     let attempt = pending.attempt.saturating_add(1);
@@ -151,41 +121,40 @@ impl Creation<'_> {
         }
     }
 
-    async fn insert(&self, place: &Place, attempt: u32) -> Result<Operation, Failure> {
+    async fn insert(&self, zone: &Zone, attempt: u32) -> Result<Operation, Failure> {
         let Subject { spec, secret, machine, .. } = self.subject;
         let user_data = secret.get(SecretData::USER_DATA).unwrap_or_default();
-        let new = NewInstance { spec, place, name: self.name, user_data };
+        let new = NewInstance { spec, zone, name: self.name, user_data };
         let body: Value = body::instance(new)?;
-        self.gce.insert(place, &request_id::of(machine, attempt), &body).await
+        self.gce.insert(zone, &request_id::of(machine, attempt), &body).await
     }
 
     /// The instance of an operation that has ended well.
-    async fn made(&self, place: &Place, running: &Pending) -> Result<Attempt, Status> {
-        let found = self.gce.instance(place, self.name).await;
+    async fn made(&self, zone: &Zone, running: &Pending) -> Result<Outcome, Status> {
+        let found = self.gce.instance(zone, self.name).await;
         let found = found.map_err(|failure| keeping(self.failed(failure.into()), running))?;
-        Ok(found.map_or(Attempt::Outdated, Attempt::Created))
+        Ok(found.map_or(Outcome::Outdated, Outcome::Created))
     }
 
     /// The instance that has the name already. `refusal` is what GCE says.
     ///
     /// # Errors
     /// `AlreadyExists` for an instance of another owner and for a disk with the name, `Aborted` for an instance that can't be used yet or any more.
-    async fn existing(&self, place: &Place, refusal: Status) -> Result<Attempt, Status> {
-        let found = self.gce.instance(place, self.name).await.map_err(|failure| self.failed(failure.into()))?;
-        let id = place.provider_id(self.name);
+    async fn existing(&self, zone: &Zone, refusal: Status) -> Result<Outcome, Status> {
+        let found = self.gce.instance(zone, self.name).await.map_err(|failure| self.failed(failure.into()))?;
+        let id = zone.provider_id(self.name);
         let Some(instance) = found else {
             // A disk that was kept when its instance was deleted has the instance's name.
             let is_of_instance = refusal.message.contains(&format!("/instances/{}'", self.name));
             let code = if is_of_instance { Code::Aborted } else { Code::AlreadyExists };
             return Err(self.failed(Status { code, ..refusal }));
         };
-        if !lookup::is_owned(&instance, &self.subject.owner) {
-            let message =
-                format!("instance {id} exists and lacks the network tags {}; it is not touched", self.subject.owner);
+        if !lookup::is_owned(&instance, self.owner) {
+            let message = format!("instance {id} exists and lacks the network tags {}; it is not touched", self.owner);
             return Err(self.failed(Status::new(Code::AlreadyExists, message)));
         }
         match State::of(&instance) {
-            State::Exists => Ok(Attempt::Created(instance)),
+            State::Exists => Ok(Outcome::Created(instance)),
             State::BeingCreated | State::Ending => {
                 let message = format!("instance {id} is {}", instance.status);
                 Err(self.failed(Status::new(Code::Aborted, message)))

@@ -14,12 +14,13 @@ use crate::{
     create::Creation,
     errors,
     login::Login,
-    lookup::{self, State},
+    lookup,
     options::GcpOptions,
-    remove,
-    search::{self, Reach},
+    plan::Reach,
+    remove, search,
     spec::Spec,
-    subject::{Place, Subject},
+    subject::Subject,
+    zone::Zone,
 };
 
 /// Creates, finds and deletes instances of GCE.
@@ -69,7 +70,7 @@ impl GcpDriver {
             return Err(Status::new(Code::InvalidArgument, "data[userData]: Required value: userData is required"));
         }
         let gce = self.compute.session(cx, &subject.login);
-        self.coded(Creation { subject: &subject, gce, name }.run().await)
+        self.coded(Creation { subject: &subject, owner: subject.owner()?, gce, name }.run().await)
     }
 
     /// The outcome with the codes that the options select.
@@ -84,31 +85,22 @@ impl GcpDriver {
 /// `NotFound` if there is none. `Unimplemented` while it is being created, so that the next call is a creation, which waits for the end.
 async fn status(subject: &Subject<'_>, gce: &Session<'_>) -> Result<VmIdentity, Status> {
     let not_found = || lookup::not_found(subject.shown_name());
-    if let Some(location) = subject.location()? {
-        let found = gce.instance(&location.place, &location.name).await?.ok_or_else(not_found)?;
-        lookup::check_named_by_id(&found, &location, &subject.owner, subject.shown_name())?;
-        return Ok(lookup::identity(&location.place, &found));
+    if let Some(id) = subject.provider_id()? {
+        let found = gce.instance(&id.zone, &id.instance).await?.ok_or_else(not_found)?;
+        lookup::check_named_by_id(&found, &id, &subject.tags, subject.shown_name())?;
+        return Ok(lookup::identity(&id.zone, &found));
     }
     let name = subject.name().ok_or_else(not_found)?;
-    let is_deleting = subject.machine.metadata.deletion_timestamp.is_some();
-    let operation = subject.pending.as_ref().and_then(|pending| pending.operation.as_ref());
-    if let Some(operation) = operation.filter(|_| !is_deleting) {
-        return Err(Status::new(Code::Unimplemented, format!("operation {operation} creates the instance")));
-    }
-    let found = search::by_name(subject, gce, name, Reach::FirstOwned).await?;
-    if let Some((place, found)) = found.iter().find(|(_, found)| lookup::is_owned(found, &subject.owner)) {
-        if State::of(found) == State::BeingCreated && !is_deleting {
-            let message = format!("instance {} is {}", place.provider_id(name), found.status);
-            return Err(Status::new(Code::Unimplemented, message));
+    let known = subject.known()?;
+    if !known.is_deleting {
+        // A creation needs the tags.
+        subject.owner()?;
+        if let Some((_, operation)) = known.operation() {
+            return Err(Status::new(Code::Unimplemented, format!("operation {operation} creates the instance")));
         }
-        return Ok(lookup::identity(place, found));
     }
-    // A creation is refused by the name. A deletion must not end while the instance may be the machine's.
-    let of_cluster = found.iter().find(|(_, found)| is_deleting && lookup::is_of_cluster(found, &subject.owner));
-    if let Some((place, other)) = of_cluster {
-        return Err(lookup::of_another_role(place, other, &subject.owner));
-    }
-    Err(not_found())
+    let found = search::by_name(&known, gce, name, Reach::First).await?;
+    known.identity(&found)?.ok_or_else(not_found)
 }
 
 /// A failure that keeps the state of the machine. The controllers forget it after some codes if the failure has none.
@@ -125,7 +117,7 @@ impl Driver for GcpDriver {
     }
 
     fn owner(&self, class: &MachineClass) -> Option<Owner> {
-        Some(Spec::read(class).ok()?.owner_tags()?.owner().clone())
+        Some(Spec::read(class).ok()?.class_tags().owner()?.owner().clone())
     }
 
     fn validate(&self, class: &MachineClass, found: &mut Findings) {
@@ -163,15 +155,16 @@ impl Driver for GcpDriver {
     async fn list_machines(&self, cx: &OpContext, request: ListRequest) -> Result<Vec<ListedVm>, Status> {
         let spec = Spec::read(&request.class)?;
         // As in the Go driver, a class whose tags do not name cluster and role owns nothing.
-        let Some(owner) = spec.owner_tags() else { return Ok(Vec::new()) };
+        let tags = spec.class_tags();
+        let Some(owner) = tags.owner() else { return Ok(Vec::new()) };
         let login = Login::of(&request.secret)?;
-        let place = Place::of(&login.project, &spec.zone)
+        let zone = Zone::of(&login.project, &spec.zone)
             .ok_or_else(|| Status::new(Code::InvalidArgument, "zone or project can't be names"))?;
-        let all = self.compute.session(cx, &login).instances(&place).await.map_err(|failure| {
+        let all = self.compute.session(cx, &login).instances(&zone).await.map_err(|failure| {
             let message = format!("List machines failed: {}", failure.status.message);
             Status { message, ..failure.status }
         });
-        let listed = |all: Vec<_>| all.into_iter().filter_map(|one| lookup::listed(&place, &owner, one)).collect();
+        let listed = |all: Vec<_>| all.into_iter().filter_map(|one| lookup::listed(&zone, owner, one)).collect();
         self.coded(all.map(listed))
     }
 
@@ -182,7 +175,7 @@ impl Driver for GcpDriver {
     }
 
     fn inventory_key(&self, class: &MachineClass) -> String {
-        let of_owner = |spec: Spec| Some((spec.owner_tags()?, spec.zone));
+        let of_owner = |spec: Spec| Some((spec.class_tags().owner()?.clone(), spec.zone));
         match Spec::read(class).ok().and_then(of_owner) {
             Some((owner, zone)) => format!("{zone} {owner}"),
             None => class.provider_spec.to_string(),

@@ -92,6 +92,48 @@ async fn a_machine_costs_few_requests() {
 }
 
 #[tokio::test]
+async fn a_machine_of_a_class_that_was_never_edited_is_searched_in_its_zone_only() {
+    let rig = Rig::new().await.with_first_class();
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.create().await.unwrap();
+    rig.delete().await.unwrap();
+    let methods: Vec<_> = rig.gce.requests().iter().map(|call| call.method).collect();
+    let (get, wait) = (Method::GetInstance, Method::WaitOperation);
+    assert_eq!(methods, [get, Method::InsertInstance, wait, get, get, Method::DeleteInstance, wait]);
+}
+
+/// A cloud whose search in all zones lacks a zone that does not answer.
+struct WithoutAZone(HttpTransport);
+
+#[async_trait]
+impl Transport for WithoutAZone {
+    async fn send(&self, request: Request<Bytes>) -> Result<Answer, NoAnswer> {
+        let is_search = request.uri().path().contains("/aggregated/");
+        let mut answer = self.0.send(request).await?;
+        if is_search {
+            let mut page: Value = serde_json::from_slice(&answer.body).unwrap();
+            page["items"]["zones/far-1a"] =
+                json!({"warning": {"code": "UNREACHABLE", "message": "The zone 'far-1a' is unreachable"}});
+            page["unreachables"] = json!(["zones/far-1a"]);
+            answer.body = page.to_string().into();
+        }
+        Ok(answer)
+    }
+}
+
+#[tokio::test]
+async fn the_outage_of_another_zone_stops_no_creation_but_proves_nothing_to_a_deletion() {
+    let mut rig = Rig::new().await;
+    let options = GcpOptions { endpoint: Some(rig.gce.url().to_owned()), ..GcpOptions::default() };
+    let transport = WithoutAZone(HttpTransport::new(HttpOptions::default()));
+    rig.driver = GcpDriver::through(Client::new(transport, Limits::default()), options);
+    let waits = rig.delete().await.unwrap_err();
+    assert!(waits.code == Code::Unavailable && waits.message.contains("far-1a"), "{waits}");
+    assert_eq!(rig.status().await.unwrap_err().code, Code::NotFound);
+    rig.create().await.unwrap();
+}
+
+#[tokio::test]
 async fn the_contract_of_drivers_holds() {
     let rig = Rig::new().await;
     contract::holds_for(&rig.driver, class(json!({})), rig.secret.clone()).await;
@@ -338,6 +380,34 @@ async fn a_deletion_does_not_end_while_the_tags_of_the_class_were_edited(
     rig.gce.change_instance("m-1", |one| one["tags"]["items"] = json!([CLUSTER, "kubernetes-io-role-other"]));
     rig.delete().await.unwrap();
     assert_eq!(rig.gce.instances().len(), 0);
+}
+
+/// A user removes the tags of a class that has machines.
+#[rstest]
+#[case::all(json!({"tags": ["shoot"]}))]
+#[case::the_role(json!({"tags": [CLUSTER]}))]
+#[case::the_list(json!({"tags": null}))]
+#[tokio::test]
+async fn a_machine_of_a_class_without_tags_is_found_and_never_counts_as_gone(#[case] patch: Value) {
+    let rig = Rig::new().await;
+    rig.gce.hold_operations();
+    let late = rig.create_within(SHORT).await.unwrap_err();
+    rig.gce.release_operations();
+    let mut rig = rig.with(patch);
+    let refused = rig.create().await.unwrap_err();
+    assert!(refused.message.contains("tags must contain entries starting with"), "{refused}");
+    rig.machine.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    for refused in [rig.status().await.unwrap_err(), rig.delete().await.unwrap_err()] {
+        assert_eq!(refused.code, Code::FailedPrecondition, "by name alone: {refused}");
+    }
+    let mut rig = rig.with_id(&id("m-1"));
+    assert_eq!(rig.status().await.unwrap().provider_id, id("m-1"), "by its id");
+    rig.machine.spec.provider_id.clear();
+    rig.keep(&late);
+    assert_eq!(rig.status().await.unwrap().provider_id, id("m-1"), "by the state of its creation");
+    assert_eq!(rig.list().await, Ok(Vec::new()));
+    rig.delete().await.unwrap();
+    assert_eq!((rig.gce.instances().len(), rig.delete().await.unwrap_err().code), (0, Code::NotFound));
 }
 
 #[tokio::test]

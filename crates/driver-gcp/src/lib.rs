@@ -2,9 +2,9 @@
 //!
 //! [`schema`] has the fields of a `providerSpec` and their types, [`rules`] the conditions between them, and [`secret`] the keys that the Secrets
 //! need. They apply to classes even if the driver runs in another process or the virtual cloud simulates GCE. With the feature `driver`,
-//! [`GcpDriver`] makes requests to GCE: [`driver`] implements the trait, [`create`] and [`remove`] carry out what [`lookup`] decides, with the
-//! bodies of [`body`], the instances of [`search`] and the state of [`state`]. [`compute`] sends requests. [`login`] reads the credentials of a Secret, and [`token`] makes or
-//! exchanges tokens for them.
+//! [`GcpDriver`] makes requests to GCE: [`driver`] implements the trait, [`create`] and [`remove`] carry out what [`plan`] and [`lookup`] decide, with
+//! the bodies of [`body`], the instances of [`search`] and the state of [`state`]. [`compute`] sends requests. [`login`] reads the credentials of a
+//! Secret, and [`token`] makes or exchanges tokens for them.
 //! Source: spec/providers §5, decisions.md 59 and 60; messages as in machine-controller-manager-provider-gcp.
 
 #![forbid(unsafe_code)]
@@ -29,6 +29,8 @@ mod names;
 #[cfg(feature = "driver")]
 mod options;
 #[cfg(feature = "driver")]
+mod plan;
+#[cfg(feature = "driver")]
 mod remove;
 #[cfg(feature = "driver")]
 mod request_id;
@@ -51,6 +53,8 @@ mod test_rig;
 mod token;
 #[cfg(feature = "driver")]
 mod waiting;
+#[cfg(feature = "driver")]
+mod zone;
 
 #[cfg(feature = "driver")]
 pub use driver::GcpDriver;

@@ -4,8 +4,8 @@ use machine_driver::{Code, ListedVm, Machine, NodeAddress, OwnerTags, Status, Vm
 
 use crate::{
     resources::{External, Instance},
-    spec::Spec,
-    subject::{InstanceLocation, Place},
+    spec::{ClassTags, Spec},
+    zone::{ProviderId, Zone},
 };
 
 /// The state of an instance, as far as it matters to its machine.
@@ -32,7 +32,7 @@ impl State {
 
 /// Whether an instance has the network tags that prove its owner.
 pub fn is_owned(instance: &Instance, owner: &OwnerTags) -> bool {
-    owner.own(|key| instance.tags.items.iter().any(|tag| tag == key))
+    owner.own(|key| instance.has_tag(key))
 }
 
 /// Checks the instance that has the provider id of a machine. The tags of a class may be edited after the creation, so that one tag of the cluster
@@ -40,39 +40,39 @@ pub fn is_owned(instance: &Instance, owner: &OwnerTags) -> bool {
 ///
 /// # Errors
 /// `FailedPrecondition` for an instance with the name of another machine, or of another cluster.
-pub fn check_named_by_id(
-    instance: &Instance,
-    location: &InstanceLocation,
-    owner: &OwnerTags,
-    machine: &str,
-) -> Result<(), Status> {
-    let id = location.place.provider_id(&location.name);
-    if !machine.is_empty() && machine != location.name {
+pub fn check_named_by_id(instance: &Instance, id: &ProviderId, tags: &ClassTags, machine: &str) -> Result<(), Status> {
+    let (name, id) = (&id.instance, id.zone.provider_id(&id.instance));
+    if !machine.is_empty() && machine != name {
         let message = format!("the provider id {id} names another instance than {machine}; it is not touched");
         return Err(Status::new(Code::FailedPrecondition, message));
     }
-    if is_of_cluster(instance, owner) {
+    if tags.may_share_a_cluster_with(instance) {
         return Ok(());
     }
+    let lacks = if tags.name_a_cluster() {
+        "has none of the network tags of the class's cluster, so it may belong to another cluster"
+    } else {
+        "has no network tags of a cluster and a role, so it may belong to another program"
+    };
     let message = format!(
-        "instance {id} has none of the network tags of the class's cluster, so it may belong to another cluster and is not touched; add \
-         the tags if it belongs to this machine, otherwise remove the machine's finalizer"
+        "instance {id} {lacks} and is not touched; add the tags if it belongs to this machine, otherwise remove the machine's finalizer"
     );
     Err(Status::new(Code::FailedPrecondition, message))
 }
 
-/// Whether an instance belongs to the cluster of a class, with any role.
-pub fn is_of_cluster(instance: &Instance, owner: &OwnerTags) -> bool {
-    owner.share_a_cluster_with(|key| instance.tags.items.iter().any(|tag| tag == key))
-}
-
 /// The status for an instance with the machine's name that lacks a tag of the class: it may be the machine's, because tags may be edited.
-pub fn of_another_role(place: &Place, instance: &Instance, owner: &OwnerTags) -> Status {
-    let id = place.provider_id(&instance.name);
-    let message = format!(
-        "instance {id} has the name of the machine and a tag of its cluster, but not all network tags {owner}; it is not touched; add the \
-         tags if it belongs to this machine, otherwise remove the machine's finalizer"
-    );
+pub fn of_another_class(zone: &Zone, instance: &Instance, tags: &ClassTags) -> Status {
+    let id = zone.provider_id(&instance.name);
+    let message = match tags.owner() {
+        Some(owner) => format!(
+            "instance {id} has the name of the machine and a tag of its cluster, but not all network tags {owner}; it is not touched; add the \
+             tags if it belongs to this machine, otherwise remove the machine's finalizer"
+        ),
+        None => format!(
+            "instance {id} has the name of the machine, and the tags of the class name no cluster or no role; it is not touched; add the tags \
+             of the instance to the class if it belongs to this machine, otherwise remove the machine's finalizer"
+        ),
+    };
     Status::new(Code::FailedPrecondition, message)
 }
 
@@ -82,9 +82,9 @@ pub fn not_found(machine: &str) -> Status {
 }
 
 /// The identity of an instance. GCE's Nodes have the names of their instances.
-pub fn identity(place: &Place, instance: &Instance) -> VmIdentity {
+pub fn identity(zone: &Zone, instance: &Instance) -> VmIdentity {
     VmIdentity {
-        provider_id: place.provider_id(&instance.name),
+        provider_id: zone.provider_id(&instance.name),
         node_name: instance.name.clone(),
         addresses: addresses(instance),
     }
@@ -105,9 +105,9 @@ fn addresses(instance: &Instance) -> Vec<NodeAddress> {
 }
 
 /// A row of a list. `None` for an instance of another owner.
-pub fn listed(place: &Place, owner: &OwnerTags, instance: Instance) -> Option<ListedVm> {
+pub fn listed(zone: &Zone, owner: &OwnerTags, instance: Instance) -> Option<ListedVm> {
     is_owned(&instance, owner).then(|| ListedVm {
-        provider_id: place.provider_id(&instance.name),
+        provider_id: zone.provider_id(&instance.name),
         machine_name: instance.name,
         created: instance.creation_timestamp,
     })
@@ -140,8 +140,8 @@ impl Protection {
 }
 
 /// The error for an instance that is protected against deletion.
-pub fn protected(place: &Place, name: &str) -> Status {
-    let (id, project, zone) = (place.provider_id(name), place.project(), place.zone());
+pub fn protected(zone: &Zone, name: &str) -> Status {
+    let (id, project, zone) = (zone.provider_id(name), zone.project(), zone.name());
     let message = format!(
         "instance {id} is protected against deletion; lift the protection: gcloud compute instances update {name} \
          --no-deletion-protection --zone {zone} --project {project}; or annotate the machine with {LIFT_ANNOTATION}=true if its class has \

@@ -13,9 +13,12 @@ fn tagged(tags: &[&str]) -> Instance {
     Instance { name: "m".to_owned(), tags: Tags { items }, ..Instance::default() }
 }
 
+fn class_tags(tags: &[&str]) -> ClassTags {
+    Spec { tags: tags.iter().map(|tag| (*tag).to_owned()).collect(), ..Spec::default() }.class_tags()
+}
+
 fn owner() -> OwnerTags {
-    let tags = [CLUSTER, ROLE].map(str::to_owned);
-    OwnerTags::of(tags.iter(), crate::rules::CLUSTER_TAG, crate::rules::ROLE_TAG).unwrap()
+    class_tags(&[CLUSTER, ROLE]).owner().unwrap().clone()
 }
 
 #[rstest]
@@ -25,19 +28,28 @@ fn owner() -> OwnerTags {
 #[case::nothing(&[], false)]
 fn all_tags_of_the_owner_prove_an_instance(#[case] tags: &[&str], #[case] expected: bool) {
     assert_eq!(is_owned(&tagged(tags), &owner()), expected);
-    let listed = listed(&Place::of("p", "z").unwrap(), &owner(), tagged(tags));
+    let listed = listed(&Zone::of("p", "z").unwrap(), &owner(), tagged(tags));
     assert_eq!(listed.map(|vm| vm.provider_id), expected.then(|| "gce:///p/z/m".to_owned()));
 }
 
 #[rstest]
-#[case::ours(&[CLUSTER, ROLE], "m", Ok(()))]
-#[case::the_role_was_edited(&[CLUSTER], "m", Ok(()))]
-#[case::of_another_cluster(&[ROLE], "m", Err("has none of the network tags"))]
-#[case::of_another_machine(&[CLUSTER, ROLE], "m-2", Err("names another instance than m-2"))]
-#[case::of_a_listed_vm_without_a_name(&[CLUSTER, ROLE], "", Ok(()))]
-fn an_instance_of_an_id_is_checked(#[case] tags: &[&str], #[case] machine: &str, #[case] expected: Result<(), &str>) {
-    let location = InstanceLocation::of("gce:///p/z/m").unwrap();
-    let checked = check_named_by_id(&tagged(tags), &location, &owner(), machine);
+#[case::ours(&[CLUSTER, ROLE], &[CLUSTER, ROLE], "m", Ok(()))]
+#[case::the_role_was_edited(&[CLUSTER, ROLE], &[CLUSTER], "m", Ok(()))]
+#[case::of_another_cluster(&[CLUSTER, ROLE], &[ROLE], "m", Err("has none of the network tags"))]
+#[case::of_another_machine(&[CLUSTER, ROLE], &[CLUSTER, ROLE], "m-2", Err("names another instance than m-2"))]
+#[case::of_a_listed_vm_without_a_name(&[CLUSTER, ROLE], &[CLUSTER, ROLE], "", Ok(()))]
+#[case::the_tags_of_the_class_were_removed(&[], &[CLUSTER, ROLE], "m", Ok(()))]
+#[case::they_were_removed_and_the_instance_has_none(&[], &["x"], "m", Err("has no network tags of a cluster and a role"))]
+#[case::its_role_was_removed(&[CLUSTER], &[CLUSTER, ROLE], "m", Ok(()))]
+#[case::its_role_was_removed_and_the_cluster_is_another(&[CLUSTER], &["kubernetes-io-cluster-b", ROLE], "m", Err("none of the network tags"))]
+fn an_instance_of_an_id_is_checked(
+    #[case] class: &[&str],
+    #[case] tags: &[&str],
+    #[case] machine: &str,
+    #[case] expected: Result<(), &str>,
+) {
+    let id = ProviderId::of("gce:///p/z/m").unwrap();
+    let checked = check_named_by_id(&tagged(tags), &id, &class_tags(class), machine);
     match expected {
         Ok(()) => assert_eq!(checked, Ok(())),
         Err(part) => {
@@ -71,7 +83,7 @@ fn an_identity_has_all_addresses() {
         external_ipv6: vec![external("", "2001:db8::1")],
     };
     let instance = Instance { network_interfaces: vec![interface], ..tagged(&[]) };
-    let identity = identity(&Place::of("p", "z").unwrap(), &instance);
+    let identity = identity(&Zone::of("p", "z").unwrap(), &instance);
     assert_eq!((identity.provider_id.as_str(), identity.node_name.as_str()), ("gce:///p/z/m", "m"));
     let addresses: Vec<_> = identity.addresses.iter().map(|one| (one.type_.as_str(), one.address.as_str())).collect();
     let expected =
@@ -100,7 +112,7 @@ fn a_protection_is_lifted_only_if_the_user_allows_it(
 
 #[test]
 fn the_message_about_a_protection_says_what_to_do() {
-    let refused = protected(&Place::of("p", "z").unwrap(), "m");
+    let refused = protected(&Zone::of("p", "z").unwrap(), "m");
     assert_eq!(refused.code, Code::FailedPrecondition);
     assert!(
         refused.message.contains("gcloud compute instances update m --no-deletion-protection --zone z"),

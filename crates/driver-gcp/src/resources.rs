@@ -17,6 +17,13 @@ pub struct Instance {
     pub network_interfaces: Vec<Interface>,
 }
 
+impl Instance {
+    /// Whether it has this network tag.
+    pub fn has_tag(&self, tag: &str) -> bool {
+        self.tags.items.iter().any(|one| one == tag)
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Tags {

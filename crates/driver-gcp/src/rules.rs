@@ -27,6 +27,8 @@ pub const DUAL_STACK: &str = "IPV4_IPV6";
 pub const EXTERNAL: &str = "EXTERNAL";
 /// The metadata key of user data for cloud-init. The driver sets it.
 pub const USER_DATA_KEY: &str = "user-data";
+/// The metadata key of user data that is a script. The driver sets it for user data that does not begin with `#cloud-config`.
+pub const STARTUP_SCRIPT_KEY: &str = "startup-script";
 /// The only maintenance policy of VMs with GPUs.
 pub const TERMINATE: &str = "TERMINATE";
 const MIGRATE: &str = "MIGRATE";
@@ -58,12 +60,7 @@ pub fn provider_spec(spec: Node<'_>, path: &FieldPath, found: &mut Findings) {
         }
     }
     network_interfaces(spec.get("networkInterfaces"), &path.child("networkInterfaces"), found);
-    for (index, entry) in spec.get("metadata").elements().iter().enumerate() {
-        if Node::of(entry).get("key").text() == Some(USER_DATA_KEY) {
-            let path = path.child("metadata").index(index).child("key");
-            found.given(entry).forbidden(RULE, path, "user-data key is forbidden in metadata");
-        }
-    }
+    metadata(spec.get("metadata"), &path.child("metadata"), found);
     gpu(spec.get("gpu"), &path.child("gpu"), found);
     scheduling(spec, &path.child("scheduling"), found);
     let (affinity, at) = (spec.get("reservationAffinity"), path.child("reservationAffinity"));
@@ -157,6 +154,21 @@ fn mask(range: &str) -> Result<(), String> {
         Ok(0..=32) => Ok(()),
         Ok(_) => Err("CIDR mask size must be between 0 and 32".to_owned()),
         Err(_) => Err(format!("invalid CIDR mask size: {size}")),
+    }
+}
+
+/// The Go original allows the key of scripts, which only user data for cloud-config leaves free. The class does not show its user data.
+fn metadata(metadata: Node<'_>, path: &FieldPath, found: &mut Findings) {
+    for (index, entry) in metadata.elements().iter().enumerate() {
+        let path = path.index(index).child("key");
+        match Node::of(entry).get("key").text() {
+            Some(USER_DATA_KEY) => found.given(entry).forbidden(RULE, path, "user-data key is forbidden in metadata"),
+            Some(STARTUP_SCRIPT_KEY) => {
+                let detail = "no instance is created with it unless the user data begins with #cloud-config";
+                found.warn(RULE, path, STARTUP_SCRIPT_KEY, detail);
+            }
+            _ => {}
+        }
     }
 }
 

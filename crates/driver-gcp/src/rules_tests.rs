@@ -40,7 +40,7 @@ const TAGS: &str = "providerSpec.tags: Required value: tags must contain entries
 #[case::no_key(disk(json!({"encryption": {"kmsKeyName": " "}})), &["providerSpec.disks[0].encryption.kmsKeyName: Required value: kmsKeyName is required to be specified"])]
 #[case::a_blank_account(disk(json!({"encryption": {"kmsKeyName": "k", "kmsKeyServiceAccount": " "}})), &["providerSpec.disks[0].encryption.kmsKeyServiceAccount: Invalid value: \" \": kmsKeyServiceAccount should either be explicitly specified without spaces or left un-specified to default to the Compute Service Agent"])]
 #[case::a_key(disk(json!({"encryption": {"kmsKeyName": "k", "kmsKeyServiceAccount": ""}})), &[])]
-#[case::no_place(json!({"machineType": null, "region": "", "zone": null}), &["providerSpec.machineType: Required value: machineType is required", "providerSpec.region: Required value: region is required", "providerSpec.zone: Required value: zone is required"])]
+#[case::no_zone(json!({"machineType": null, "region": "", "zone": null}), &["providerSpec.machineType: Required value: machineType is required", "providerSpec.region: Required value: region is required", "providerSpec.zone: Required value: zone is required"])]
 #[case::a_path_as_zone(json!({"zone": "z/../../x"}), &["providerSpec.zone: Invalid value: \"z/../../x\": must consist of at most 63 lower case letters, digits and hyphens, and begin with a letter"])]
 #[case::no_interface(json!({"networkInterfaces": []}), &["providerSpec.networkInterfaces: Required value: at least one network interface is required"])]
 #[case::no_network(interface(json!({"subnetwork": null})), &["providerSpec.networkInterfaces[0]: Required value: either network or subnetwork or both is required"])]
@@ -74,6 +74,21 @@ fn a_class_is_checked(#[case] patch: Value, #[case] expected: &[&str]) {
 
 const RESTARTS: &str = "providerSpec.scheduling.automaticRestart: GCE refuses it for preemptible and spot instances";
 const MIGRATES: &str = "providerSpec.scheduling.onHostMaintenance: GCE refuses it for preemptible and spot instances, use \"TERMINATE\" instead";
+
+#[rstest]
+#[case::of_another_entry(json!([{"key": "a", "value": "startup-script"}]), &[])]
+#[case::of_a_script(
+    json!([{"key": "a", "value": "b"}, {"key": "startup-script", "value": "x"}]),
+    &["providerSpec.metadata[1].key: no instance is created with it unless the user data begins with #cloud-config"]
+)]
+fn metadata_that_takes_the_place_of_user_data_is_warned_about(#[case] metadata: Value, #[case] expected: &[&str]) {
+    let mut spec = good();
+    json_patch::merge(&mut spec, &json!({"metadata": metadata}));
+    let mut found = Findings::new();
+    provider_spec(Node::of(&Json::from(&spec)), &FieldPath::new("providerSpec"), &mut found);
+    assert!(!found.denies());
+    assert_eq!(found.warnings().collect::<Vec<_>>(), expected);
+}
 
 #[rstest]
 #[case::a_usual_instance(json!({"automaticRestart": true}), &[])]

@@ -1,53 +1,34 @@
-//! Searches the instance of a machine without a provider id.
-//!
-//! The state of a creation says where its instance may be. Without it, only a list of all zones finds an instance whose class was edited since.
+//! Searches the instance of a machine without a provider id, where [`crate::plan`] says.
 
 use cloud_client::Failure;
 
 use crate::{
-    compute::Session,
-    lookup,
-    resources::Instance,
-    subject::{Place, Subject},
+    compute::{Session, SilentZones},
+    plan::{Found, Known, Reach},
 };
 
-/// An instance of a machine's name, whoever owns it.
-pub type Found = (Place, Instance);
-
-/// How far a search goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// Other zones are searched only if there is no instance of the owner where it is expected.
-    FirstOwned,
-    /// All instances are found.
-    All,
-}
-
-/// The instances of a name: in the place of the creation, and in the zone of the class. If the machine does not say where its creation was, they are
-/// also searched in the other zones.
+/// The instances of a name: in the zones in which it is expected, and in all zones of the class's project if the machine does not say where its
+/// creation was and the class may have been edited.
 ///
 /// # Errors
-/// If GCE can't be asked, or a zone is missing in its answer.
-pub async fn by_name(
-    subject: &Subject<'_>,
-    gce: &Session<'_>,
-    name: &str,
-    reach: Reach,
-) -> Result<Vec<Found>, Failure> {
+/// If GCE can't be asked. With [`Reach::All`] also if a zone is missing in its answer.
+pub async fn by_name(known: &Known<'_>, gce: &Session<'_>, name: &str, reach: Reach) -> Result<Vec<Found>, Failure> {
     let mut all: Vec<Found> = Vec::new();
-    for place in subject.places()? {
-        if let Some(instance) = gce.instance_if_zone_exists(&place, name).await? {
-            all.push((place, instance));
+    for zone in known.zones() {
+        if let Some(instance) = gce.instance_if_zone_exists(&zone, name).await? {
+            all.push((zone, instance));
         }
     }
-    let is_owned = |(_, instance): &Found| lookup::is_owned(instance, &subject.owner);
-    let suffices = reach == Reach::FirstOwned && all.iter().any(is_owned);
-    if suffices || subject.place_of_creation().is_some() {
+    if !known.is_searched_everywhere(&all, reach) {
         return Ok(all);
     }
-    for (place, instance) in gce.named(&subject.login.project, name).await? {
-        if all.iter().all(|(known, _)| *known != place) {
-            all.push((place, instance));
+    let silent = match reach {
+        Reach::First => SilentZones::Pass,
+        Reach::All => SilentZones::Fail,
+    };
+    for (zone, instance) in gce.named(known.class.project(), name, silent).await? {
+        if all.iter().all(|(known, _)| *known != zone) {
+            all.push((zone, instance));
         }
     }
     Ok(all)

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     CLASSES, GCP,
     names::is_name,
+    resources::Instance,
     rules::{CLUSTER_TAG, ROLE_TAG},
 };
 
@@ -133,6 +134,46 @@ pub struct MachineFeatures {
     pub enable_nested_virtualization: bool,
 }
 
+/// What the network tags of a class say about the owner of instances.
+#[derive(Clone, Debug)]
+pub struct ClassTags {
+    clusters: Vec<String>,
+    owner: Option<OwnerTags>,
+}
+
+impl ClassTags {
+    fn of(tags: &[String]) -> Self {
+        Self {
+            clusters: tags.iter().filter(|tag| OwnerTags::names(tag, CLUSTER_TAG)).cloned().collect(),
+            owner: OwnerTags::of(tags.iter(), CLUSTER_TAG, ROLE_TAG),
+        }
+    }
+
+    /// The tags that identify the owner of an instance. `None` if the class lacks one for the cluster or the role.
+    pub const fn owner(&self) -> Option<&OwnerTags> {
+        self.owner.as_ref()
+    }
+
+    /// Whether the tags name a cluster.
+    pub fn name_a_cluster(&self) -> bool {
+        !self.clusters.is_empty()
+    }
+
+    /// Whether an instance has all tags of the owner.
+    pub fn own(&self, instance: &Instance) -> bool {
+        self.owner().is_some_and(|owner| owner.own(|key| instance.has_tag(key)))
+    }
+
+    /// Whether an instance may be of the cluster of the class, with any role. Tags of a class may have been removed: without a cluster in them, every
+    /// instance with tags of a cluster and a role may be.
+    pub fn may_share_a_cluster_with(&self, instance: &Instance) -> bool {
+        if self.name_a_cluster() {
+            return self.clusters.iter().any(|key| instance.has_tag(key));
+        }
+        OwnerTags::of(instance.tags.items.iter(), CLUSTER_TAG, ROLE_TAG).is_some()
+    }
+}
+
 /// The fields that are needed to find and delete the instance of a machine.
 const FIELDS_OF_MACHINES: [&str; 3] = ["zone", "tags", "deletionProtection"];
 
@@ -188,9 +229,9 @@ impl Spec {
         Ok(spec)
     }
 
-    /// The tags that identify the owner of an instance. `None` if the class lacks one for the cluster or the role.
-    pub fn owner_tags(&self) -> Option<OwnerTags> {
-        OwnerTags::of(self.tags.iter(), CLUSTER_TAG, ROLE_TAG)
+    /// What the network tags say about the owner of instances.
+    pub fn class_tags(&self) -> ClassTags {
+        ClassTags::of(&self.tags)
     }
 }
 
@@ -228,7 +269,7 @@ mod tests {
         let spec = Spec::of_fields(&class("GCP", spec), |_| true).unwrap();
         assert_eq!((spec.zone.as_str(), spec.description.as_str()), ("z", ""));
         assert!(spec.network_interfaces[0].disable_external_ip);
-        assert_eq!(*spec.owner_tags().unwrap().owner(), Owner::new("shoot--a", "node"));
+        assert_eq!(*spec.class_tags().owner().unwrap().owner(), Owner::new("shoot--a", "node"));
     }
 
     #[test]

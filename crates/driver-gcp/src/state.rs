@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::zone::Zone;
+
 /// A creation that has not ended with an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
@@ -18,7 +20,7 @@ pub struct Pending {
     /// The operation that creates the instance. `None` if GCE has not named one, or the operation has failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<String>,
-    /// Whether the attempts before this one have ended without an instance, so that none is left in the place.
+    /// Whether the attempts before this one have ended without an instance, so that none is left in the zone.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ended: bool,
 }
@@ -27,6 +29,17 @@ impl Pending {
     /// Reads the last known state of a machine. `None` for any other text, such as one of the Go driver.
     pub fn of(last_known_state: &str) -> Option<Self> {
         serde_json::from_str(last_known_state).ok()
+    }
+
+    /// The state before the request of an attempt.
+    pub fn before(zone: &Zone, attempt: u32) -> Self {
+        let (project, zone) = (zone.project().to_owned(), zone.name().to_owned());
+        Self { project, zone, attempt, operation: None, ended: false }
+    }
+
+    /// The zone in which the instance is created. `None` if its parts can't be names.
+    pub fn zone(&self) -> Option<Zone> {
+        Zone::of(&self.project, &self.zone)
     }
 
     /// The last known state.

@@ -6,10 +6,11 @@ use std::{sync::Arc, time::Duration};
 
 use cloud_client::{Client, HttpOptions, HttpTransport, Limits};
 use fake_gce::FakeGce;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube_values::field::Findings;
 use machine_driver::{
     CreatedVm, DeletedVm, Driver, ListRequest, ListedVm, Machine, MachineClass, MachineRequest, OpContext, SecretData,
-    Status, VmIdentity,
+    Status, Timestamp, VmIdentity,
 };
 use serde_json::{Value, json};
 
@@ -55,6 +56,7 @@ pub struct Rig {
     pub gce: FakeGce,
     pub driver: GcpDriver,
     pub patch: Value,
+    pub metadata_of_class: ObjectMeta,
     pub machine: Machine,
     pub secret: SecretData,
 }
@@ -67,7 +69,7 @@ impl Rig {
         let mut machine = Machine::default();
         machine.metadata.name = Some("m-1".to_owned());
         machine.metadata.uid = Some("uid-1".to_owned());
-        Self { gce, driver, patch: json!({}), machine, secret }
+        Self { gce, driver, patch: json!({}), metadata_of_class: ObjectMeta::default(), machine, secret }
     }
 
     pub fn with(mut self, patch: Value) -> Self {
@@ -92,12 +94,18 @@ impl Rig {
         self.machine.status.last_known_state = failed.last_known_state.clone().unwrap_or_default();
     }
 
+    /// The class was never edited since this machine exists.
+    pub fn with_first_class(mut self) -> Self {
+        let made = |second| Timestamp::from_second(second).ok().map(Time);
+        self.metadata_of_class.generation = Some(1);
+        self.metadata_of_class.creation_timestamp = made(1);
+        self.machine.metadata.creation_timestamp = made(2);
+        self
+    }
+
     pub fn request(&self) -> MachineRequest {
-        MachineRequest {
-            machine: Arc::new(self.machine.clone()),
-            class: Arc::new(class(self.patch.clone())),
-            secret: self.secret.clone(),
-        }
+        let class = MachineClass { metadata: self.metadata_of_class.clone(), ..class(self.patch.clone()) };
+        MachineRequest { machine: Arc::new(self.machine.clone()), class: Arc::new(class), secret: self.secret.clone() }
     }
 
     fn of_class(&self) -> ListRequest {

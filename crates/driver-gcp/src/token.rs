@@ -18,6 +18,7 @@ use machine_driver::{Code, Instant, OpContext, SecretData, Status, Timestamp};
 use ring::{rand::SystemRandom, signature::RSA_PKCS1_SHA256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::{
     errors,
@@ -49,6 +50,8 @@ const LIFETIME: Duration = Duration::from_secs(3600);
 const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
 /// After a refusal, the services are not asked again for this time. Otherwise every machine of the class would ask them and wait.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
+/// How long the renewal of a valid token may take. All calls of the account wait for it.
+const RENEWED_WITHIN: Duration = Duration::from_secs(10);
 /// The codes of refusals.
 const REFUSALS: [Code; 3] = [Code::Unauthenticated, Code::PermissionDenied, Code::InvalidArgument];
 /// Signed tokens are issued this long ago, because Google refuses tokens from the future, and clocks differ.
@@ -72,6 +75,8 @@ struct Entry {
     token: Option<Token>,
     /// When the services last refused a token, and why.
     refused: Option<(Instant, Status)>,
+    /// When the renewal of a valid token last failed.
+    not_renewed: Option<Instant>,
 }
 
 impl Tokens {
@@ -99,6 +104,17 @@ impl Tokens {
         if let Some(token) = entry.token.as_ref().filter(|token| lasts(token, RENEW_BEFORE)) {
             return Ok(token.clone());
         }
+        // The old token is used until it expires.
+        if let Some(old) = entry.token.clone().filter(|token| lasts(token, Duration::ZERO)) {
+            if entry.not_renewed.is_some_and(|since| since.elapsed() < RETRY_AFTER) {
+                return Ok(old);
+            }
+            let renewed = timeout(RENEWED_WITHIN, source.fetch(now)).await.ok().and_then(Result::ok);
+            entry.not_renewed = renewed.is_none().then(Instant::now);
+            let token = renewed.unwrap_or(old);
+            entry.token = Some(token.clone());
+            return Ok(token);
+        }
         let refused = match entry.refused.take().filter(|(since, _)| since.elapsed() < RETRY_AFTER) {
             Some(refused) => refused,
             None => match source.fetch(now).await {
@@ -113,8 +129,7 @@ impl Tokens {
         if REFUSALS.contains(&refused.1.code) {
             entry.refused = Some(refused.clone());
         }
-        // The old token is used until it expires.
-        entry.token.clone().filter(|old| lasts(old, Duration::ZERO)).ok_or(refused.1)
+        Err(refused.1)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tests of tokens: signed, exchanged, kept and refused.
 
+use cloud_client::{HttpOptions, HttpTransport, Limits};
 use fake_gce::Method;
 use machine_driver::Driver;
 use serde_json::json;
@@ -90,6 +91,27 @@ async fn an_outage_of_the_token_service_in_one_call_is_not_the_answer_to_the_nex
     rig.gce.refuse(Method::ExchangeToken, fake_gce::Refusal::unavailable(), 4);
     assert_eq!(rig.list().await.unwrap_err().code, Code::Unavailable);
     rig.list().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_renewal_of_a_valid_token_is_not_repeated_by_each_call() {
+    let rig = Rig::new().await;
+    let (_, secret, directory) = with_token(&rig, fake_gce::SUBJECT_TOKEN, false);
+    let options = GcpOptions {
+        endpoint: Some(rig.gce.url().to_owned()),
+        identity_directories: vec![directory.path().to_owned()],
+        ..GcpOptions::default()
+    };
+    let client = Client::new(HttpTransport::new(HttpOptions::default()), Limits::default());
+    let (login, context, tokens) = (Login::of(&secret).unwrap(), cx(), Tokens::default());
+    let source = TokenSource { client: &client, cx: &context, options: &options, login: &login };
+    let token = tokens.token(source, Timestamp::now()).await.unwrap();
+    let late = token.expires.saturating_sub(Duration::from_secs(60)).unwrap();
+    rig.gce.refuse(Method::ExchangeToken, fake_gce::Refusal::unavailable(), 100);
+    assert_eq!(tokens.token(source, late).await, Ok(token.clone()));
+    let asked = rig.gce.count(Method::ExchangeToken);
+    assert_eq!(tokens.token(source, late).await, Ok(token));
+    assert!(asked > 1 && rig.gce.count(Method::ExchangeToken) == asked, "the service is left alone");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cloud_client::Failure;
 
-use crate::{compute::Session, resources::Operation, subject::Place};
+use crate::{compute::Session, resources::Operation, zone::Zone};
 
 /// How long a call waits for an operation. The next call goes on waiting.
 const LONGEST: Duration = Duration::from_secs(300);
@@ -33,17 +33,17 @@ fn limit(left: Duration) -> Duration {
 ///
 /// # Errors
 /// If GCE can't be asked.
-pub async fn until_done(gce: &Session<'_>, place: &Place, operation: Operation) -> Result<Waited, Failure> {
+pub async fn until_done(gce: &Session<'_>, zone: &Zone, operation: Operation) -> Result<Waited, Failure> {
     if operation.is_done() {
         return Ok(Waited::Done(operation));
     }
-    let ended = ended(gce, place, &operation.name);
+    let ended = ended(gce, zone, &operation.name);
     tokio::time::timeout(limit(gce.cx.left()), ended).await.unwrap_or(Ok(Waited::StillRuns))
 }
 
-async fn ended(gce: &Session<'_>, place: &Place, name: &str) -> Result<Waited, Failure> {
+async fn ended(gce: &Session<'_>, zone: &Zone, name: &str) -> Result<Waited, Failure> {
     loop {
-        match gce.wait(place, name).await? {
+        match gce.wait(zone, name).await? {
             None => return Ok(Waited::Forgotten),
             Some(operation) if operation.is_done() => return Ok(Waited::Done(operation)),
             Some(_) => tokio::time::sleep(PAUSE).await,
