@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeSet,
     convert::Infallible,
-    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -31,14 +30,14 @@ use machine_controller_manager::{
     manager::{Endpoints, run_in},
 };
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, sync::oneshot};
+use tokio::sync::oneshot;
 
 use crate::{
     fleet,
     support::{
         Namespace, Rig, Rights,
         cluster_object::{has_finalizer, name, text},
-        manager::SWIFT_CLOUD,
+        manager::{SWIFT_CLOUD, run},
         one_thread::{MACHINE_PATH, NAMESPACE, Stage, list, play, post, send, settings},
         scratch::{count_ran, subfolder},
     },
@@ -277,23 +276,9 @@ fn no_rollout_begins_when_a_migration_is_interrupted_after_any_write() {
     println!("{:.1} s", began.elapsed().as_secs_f64());
 }
 
-/// Runs the command; returns exit code, output and errors.
-async fn run(arguments: &[&str], input: &str) -> (i32, String, String) {
-    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
-        .arg("migrate-classes")
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("mcm starts");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    // A command that asks no question may end without reading its input.
-    let _ = stdin.write_all(input.as_bytes()).await;
-    drop(stdin);
-    let ended = child.wait_with_output().await.expect("mcm ends");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("mcm prints UTF-8");
-    (ended.status.code().unwrap_or(-1), text(ended.stdout), text(ended.stderr))
+/// Exit code, output and errors of the command.
+async fn migrate_classes(arguments: &[&str], input: &str) -> (i32, String, String) {
+    run([&["migrate-classes"][..], arguments].concat(), input).await
 }
 
 /// The old class, and a machine that names it.
@@ -320,32 +305,33 @@ async fn the_command_shows_refuses_asks_and_migrates() {
     let place = [format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={}", namespace.name)];
     let with = |more: &'static str| [place[0].as_str(), place[1].as_str(), more];
 
-    let (code, said, errors) = run(&with("--dry-run"), "").await;
+    let (code, said, errors) = migrate_classes(&with("--dry-run"), "").await;
     assert_eq!(code, 0, "{errors}");
     assert!(errors.contains(&format!("would let Machine {}/m name MachineClass {CLASS}", namespace.name)), "{errors}");
     let shown = parse_documents("output", &said).expect("YAML").remove(0).value;
     assert_eq!(shown, convert(OldKind::Aws, &old_class(&namespace.name)).class);
-    let (code, said, errors) = run(&["-f", "-"], &old_class(&namespace.name).to_string()).await;
+    let (code, said, errors) = migrate_classes(&["-f", "-"], &old_class(&namespace.name).to_string()).await;
     assert_eq!(code, 0, "{errors}");
     assert_eq!(parse_documents("output", &said).expect("YAML").remove(0).value, shown);
 
-    let (code, _, errors) = run(&with("--output=yaml"), "no\n").await;
+    let (code, _, errors) = migrate_classes(&with("--output=yaml"), "no\n").await;
     assert!(code == 1 && errors.contains("nothing was done"), "{errors}");
     assert_eq!(namespace.list("machineclasses").await.len(), 0);
 
     let leader = renew_lease(&rig, &namespace).await;
-    let (code, said, errors) = run(&with("--yes"), "").await;
+    let (code, said, errors) = migrate_classes(&with("--yes"), "").await;
     assert!(code == 1 && errors.contains("somebody renews Lease machine-controller"), "{said}{errors}");
     leader.abort();
     namespace.kubectl(&["delete", "lease", "--all"]).await.succeed();
     assert_eq!(text(&namespace.get("machine", "m").await, "/spec/class/kind"), OLD);
 
-    let (code, said, errors) = run(&place.each_ref().map(String::as_str), &format!("{}\n", namespace.name)).await;
+    let (code, said, errors) =
+        migrate_classes(&place.each_ref().map(String::as_str), &format!("{}\n", namespace.name)).await;
     assert_eq!(code, 0, "{said}{errors}");
     assert_eq!(text(&namespace.get("machine", "m").await, "/spec/class/kind"), "MachineClass");
     assert_eq!(namespace.get("machineclass", CLASS).await["providerSpec"], shown["providerSpec"]);
     let old = namespace.get("awsmachineclass", CLASS).await;
     assert!(!has_finalizer(&old, FINALIZER), "{old}");
-    let (code, said, _) = run(&with("--yes"), "").await;
+    let (code, said, _) = migrate_classes(&with("--yes"), "").await;
     assert!(code == 0 && said.contains("nothing is left to migrate"), "{said}");
 }

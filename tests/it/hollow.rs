@@ -17,7 +17,7 @@ use crate::{
     dev, fleet,
     support::{
         ManagerOptions, Rig, Rights, TestManager,
-        manager::mcm,
+        manager::{self, mcm},
         scratch::{count_ran, subfolder},
         wait::expect,
         wait_until,
@@ -34,9 +34,8 @@ async fn verbose(manager: &TestManager) -> String {
 
 /// The exit code and the output of a command.
 async fn said(arguments: &[&str]) -> (i32, String) {
-    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm")).args(arguments).output().await.expect("mcm runs");
-    let text = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    (run.status.code().unwrap_or(-1), text)
+    let (code, output, errors) = manager::run(arguments, "").await;
+    (code, output + &errors)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -205,7 +204,7 @@ async fn pk_037_the_storage_guard_keeps_the_converter_of_stored_objects() {
     let patch = ["patch", "crd", "machines.machine.sapcloud.io", "--type=json", "-p", unserve];
     assert!(rig.kubectl(&patch).await.fail().contains("migrate-storage --to v1alpha1"));
     // The default definitions can't be applied while the conversion has a webhook: the API server refuses them before it asks the guard.
-    let mut unserved = rig.kubectl(&["get", "crd", "machines.machine.sapcloud.io", "-o", "json"]).await.json();
+    let mut unserved = rig.get("crd", "machines.machine.sapcloud.io").await;
     unserved["spec"]["versions"][1]["served"] = json!(false);
     unserved["metadata"] = json!({"name": "machines.machine.sapcloud.io"});
     unserved.as_object_mut().expect("an object").remove("status");

@@ -15,7 +15,7 @@ use kube::{
 use machine_api::v1alpha1::Machine;
 use serde_json::{Value, json};
 
-use crate::support::{Namespace, Rig, cluster_object::text, scratch};
+use crate::support::{Namespace, Rig, cluster_object::text, manager, scratch};
 
 /// A text that must be in no file.
 const CANARY: &str = "canary-c0ffee-4711";
@@ -25,16 +25,11 @@ const LARGEST: u64 = 50 << 20;
 
 /// The exit code and the output of the command.
 async fn made(kubeconfig: &Path, namespace: &str, further: &[&str]) -> (i32, String) {
-    let run = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
-        .arg("support-bundle")
-        .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        .arg(format!("--namespace={namespace}"))
-        .args(further)
-        .output()
-        .await
-        .expect("mcm runs");
-    let said = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
-    (run.status.code().unwrap_or(-1), said)
+    let (kubeconfig, namespace) =
+        (format!("--kubeconfig={}", kubeconfig.display()), format!("--namespace={namespace}"));
+    let arguments = [&["support-bundle", &kubeconfig, &namespace][..], further].concat();
+    let (code, output, errors) = manager::run(arguments, "").await;
+    (code, output + &errors)
 }
 
 /// All files of an archive: path below its folder, and content.

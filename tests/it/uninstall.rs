@@ -1,6 +1,6 @@
 //! `mcm uninstall` on a real API server: everything that the manager has installed is removed, in an order that never locks the cluster.
 
-use std::{process::Stdio, time::Duration};
+use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{
@@ -9,11 +9,15 @@ use kube::{
 };
 use machine_api::kind::{ApiVersion, Kind};
 use serde_json::{Value, json};
-use tokio::{io::AsyncWriteExt, task::JoinHandle};
+use tokio::task::JoinHandle;
 
 use crate::{
     fleet,
-    support::{ManagerOptions, Namespace, Rig, Rights, TestManager, cluster_object::text, manager::mcm as printed},
+    support::{
+        ManagerOptions, Namespace, Rig, Rights, TestManager,
+        cluster_object::text,
+        manager::{mcm as printed, run},
+    },
     versions::{qualified, serve_v1beta1},
 };
 
@@ -23,21 +27,7 @@ async fn uninstall(arguments: &[String], answer: &str) -> (i32, String, String) 
 
 /// Runs a command; returns exit code, output and errors.
 async fn mcm(command: &str, arguments: &[String], answer: &str) -> (i32, String, String) {
-    let mut child = tokio::process::Command::new(env!("CARGO_BIN_EXE_mcm"))
-        .arg(command)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("mcm starts");
-    let mut stdin = child.stdin.take().expect("it is piped");
-    // A command that asks no question may end without reading its input.
-    let _ = stdin.write_all(answer.as_bytes()).await;
-    drop(stdin);
-    let run = child.wait_with_output().await.expect("mcm ends");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("mcm prints UTF-8");
-    (run.status.code().unwrap_or(-1), text(run.stdout), text(run.stderr))
+    run([&[command.to_owned()][..], arguments].concat(), answer).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -106,7 +96,7 @@ async fn everything_of_the_manager_is_removed_and_the_objects_stay() {
     }
     let machines = namespace.list(&qualified(Kind::Machine, ApiVersion::V1alpha1)).await;
     assert!(!machines.is_empty(), "the objects remain");
-    let definition = rig.kubectl(&["get", "crd", "machines.machine.sapcloud.io", "-o", "json"]).await.json();
+    let definition = rig.get("crd", "machines.machine.sapcloud.io").await;
     assert_eq!(text(&definition, "/spec/conversion/strategy"), "None");
     let secret = namespace.kubectl(&["get", "secret", "machine-controller-manager-certs", "--ignore-not-found"]).await;
     assert_eq!(secret.succeed(), "");

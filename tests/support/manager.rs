@@ -1,8 +1,9 @@
 //! `mcm serve` as a separate process, as in production. Tests can kill, restart and terminate it.
 
 use std::{
+    ffi::OsStr,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -241,6 +242,24 @@ pub fn mcm(arguments: &[&str]) -> String {
     let run = Command::new(MCM).args(arguments).output().expect("mcm runs");
     assert!(run.status.success(), "mcm {}: {}", arguments.join(" "), String::from_utf8_lossy(&run.stderr));
     String::from_utf8(run.stdout).expect("mcm prints UTF-8")
+}
+
+/// Exit code, output and errors of a run of `mcm` with this standard input.
+pub async fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>, input: &str) -> (i32, String, String) {
+    let mut child = tokio::process::Command::new(MCM)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("mcm starts");
+    let mut stdin = child.stdin.take().expect("it is piped");
+    // A command that asks no question may end without reading its input.
+    let _ = stdin.write_all(input.as_bytes()).await;
+    drop(stdin);
+    let ended = child.wait_with_output().await.expect("mcm ends");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("mcm prints UTF-8");
+    (ended.status.code().unwrap_or(-1), text(ended.stdout), text(ended.stderr))
 }
 
 /// Status and body of a plain GET on loopback.
