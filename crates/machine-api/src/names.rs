@@ -499,7 +499,7 @@ pub mod machine_condition {
         REASON_WAITING_FOR_REATTACHMENT = "WaitingForVolumeReattachment";
         /// The drain waits for the list of the pods of the target cluster.
         REASON_WAITING_FOR_POD_LIST = "WaitingForPodList";
-        /// The deletion waits for an earlier driver call.
+        /// The deletion waits for a driver call that lasts, or for a call of the creation.
         REASON_AWAITING_DRIVER = "AwaitingDriver";
         /// The machine is preserved for a user.
         REASON_PRESERVED = "Preserved";

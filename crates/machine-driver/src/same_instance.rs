@@ -88,6 +88,17 @@ pub fn of_two_machines(one: &str, other: &str) -> SameInstance {
     }
 }
 
+/// Whether the zones in two ids prove that they name two instances. Names of GCE are unique in a zone of a project, and a zone has one spelling. A project
+/// has two, its id and its number, so that it proves nothing.
+pub fn are_in_two_zones(one: &str, other: &str) -> bool {
+    let (one, other) = (one.to_ascii_lowercase(), other.to_ascii_lowercase());
+    let zone = |id: &str| {
+        let parts = IdParts::of(id);
+        (parts.scheme == Some("gce") && parts.place.len() == 2).then(|| parts.place[1].to_owned())
+    };
+    zone(&one).zip(zone(&other)).is_some_and(|(one, other)| one != other)
+}
+
 /// The parts of an id, without empty segments.
 struct IdParts<'i> {
     scheme: Option<&'i str>,
@@ -231,6 +242,20 @@ mod tests {
         if expected != Another && !one.is_empty() {
             assert_eq!(instance_key(one), instance_key(other), "both stand under one key of an index");
         }
+    }
+
+    #[rstest]
+    #[case::two_zones("gce:///p/z-1/m", "gce:///p/z-2/m", true)]
+    #[case::two_zones_of_two_projects("gce:///p/z-1/m", "gce:///q/z-2/m", true)]
+    #[case::a_project_by_its_number("gce:///p/z-1/m", "gce:///123/z-1/m", false)]
+    #[case::as_a_cloud_controller_writes_it("gce:///p/z-1/m", "gce://P/Z-1/m", false)]
+    #[case::a_zone_is_missing("gce:///p/z-1/m", "gce:///p/m", false)]
+    #[case::of_an_organisation("gce:///example.com:p/z-1/m", "gce:///example.com:p/z-2/m", true)]
+    #[case::another_cloud("aws:///r/z-1/i-1", "aws:///r/z-2/i-1", false)]
+    #[case::no_id("", "gce:///p/z-1/m", false)]
+    fn zones_prove_that_ids_name_two_instances(#[case] one: &str, #[case] other: &str, #[case] expected: bool) {
+        assert_eq!(are_in_two_zones(one, other), expected);
+        assert_eq!(are_in_two_zones(other, one), expected);
     }
 
     #[test]

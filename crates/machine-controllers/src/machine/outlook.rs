@@ -201,7 +201,7 @@ impl Stage {
 fn deletion_stage(seen: &Observation) -> DeletionStage {
     match next_deletion_step(seen) {
         DeletionStep::MarkTerminating(stage) => stage,
-        DeletionStep::AwaitCall | DeletionStep::AwaitOther(_) => {
+        DeletionStep::AwaitCall(_) | DeletionStep::AwaitOther(_) => {
             DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus)
         }
         DeletionStep::AskStatus => DeletionStage::GetVmStatus,

@@ -14,7 +14,7 @@ use futures::{StreamExt, future::join_all, stream};
 use kube::ResourceExt;
 
 use super::{
-    orphans::{self, Claim, Deletion, Guards, Suspicion, claim},
+    orphans::{self, Claim, Deletion, Guards, Instances, Suspicion, claim},
     patches,
     unmanaged::{self, LiveAnswer},
 };
@@ -40,9 +40,7 @@ use machine_api::{
     names::{label, machine_reason},
     v1alpha1::{Machine, MachineClass},
 };
-use machine_driver::{
-    Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered, same_instance::instance_key,
-};
+use machine_driver::{Code, Driver, ListRequest, MachineRequest, OpContext, SecretData, Status, answered};
 use mcm_metrics::{DeletionReason, Metrics, OfClass};
 
 /// Deadlines of a provider's list, and of the deletion of one VM.
@@ -196,16 +194,12 @@ impl Collector {
     /// server can confirm that it is an orphan.
     async fn with_claims(&self, class: &ObjectKey, listed: Vec<machine_driver::ListedVm>) -> Vec<orphans::ListedVm> {
         let views = &self.deps.views;
-        let held: BTreeSet<String> = views
-            .machines
-            .by_index(BY_NAMESPACE, &class.namespace)
-            .iter()
-            .filter_map(|machine| instance_key(machine.provider_id()))
-            .collect();
-        let on_list: BTreeSet<String> = listed.iter().filter_map(|vm| instance_key(&vm.provider_id)).collect();
+        let machines = views.machines.by_index(BY_NAMESPACE, &class.namespace);
+        let held: Instances = machines.iter().map(MachineSnapshot::provider_id).collect();
+        let on_list: Instances = listed.iter().map(|vm| vm.provider_id.as_str()).collect();
         let of_store = |vm: machine_driver::ListedVm| {
             let machine = views.machines.get(&ObjectKey::new(class.namespace.clone(), vm.machine_name.clone()));
-            let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref()).on_list_of(&on_list);
+            let claim = orphans::claim_in_stores(&vm, &held, machine.as_ref()).on_list_of(&on_list, &vm.provider_id);
             if let Some(doubt) = claim.doubt(machine.as_ref()) {
                 tracing::warn!(
                     %class, vm = vm.provider_id, name = vm.machine_name, error = doubt,
@@ -231,7 +225,8 @@ impl Collector {
             .await;
         for vm in &mut vms {
             if vm.claim.is_orphaned() {
-                vm.claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown).on_list_of(&on_list);
+                let claim = answers.remove(&vm.provider_id).unwrap_or(Claim::Unknown);
+                vm.claim = claim.on_list_of(&on_list, &vm.provider_id);
             }
         }
         vms

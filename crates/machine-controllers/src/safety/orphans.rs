@@ -4,14 +4,11 @@
 //! has another VM. Nothing follows from the absence of a VM on the provider's list: an empty, partial or failed list
 //! proves nothing. Source: spec/machine-controller §9.1, decision 14.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 use machine_api::v1alpha1::MachinePhase;
-use machine_driver::same_instance::instance_key;
+use machine_driver::same_instance::{are_in_two_zones, instance_key};
 use serde::Serialize;
 
 use crate::{machine::plan::deletion_stage::DeletionStage, snapshots::MachineSnapshot, times::after};
@@ -104,15 +101,36 @@ fn is_left_with_several_vms(machine: &MachineSnapshot) -> bool {
         && tells_of_several_vms(machine)
 }
 
-/// The claim on a listed VM according to the stores. `held` are the instances of all machines, as [`instance_key`]
-/// values; `machine` is the machine with the name in the list.
-pub fn claim_in_stores(
-    vm: &machine_driver::ListedVm,
-    held: &BTreeSet<String>,
-    machine: Option<&MachineSnapshot>,
-) -> Claim {
-    let Some(instance) = instance_key(&vm.provider_id) else { return Claim::Unidentified };
-    if held.contains(&instance) {
+/// Instances by their provider ids, in any spelling.
+#[derive(Clone, Debug, Default)]
+pub struct Instances(BTreeMap<String, Vec<String>>);
+
+impl<'i> FromIterator<&'i str> for Instances {
+    fn from_iter<I: IntoIterator<Item = &'i str>>(ids: I) -> Self {
+        let mut all = Self::default();
+        for id in ids {
+            if let Some(instance) = instance_key(id) {
+                all.0.entry(instance).or_default().push(id.to_owned());
+            }
+        }
+        all
+    }
+}
+
+impl Instances {
+    /// Whether one of them may be the instance of this id.
+    pub fn may_include(&self, id: &str) -> bool {
+        let alike = instance_key(id).and_then(|instance| self.0.get(&instance));
+        alike.is_some_and(|alike| alike.iter().any(|one| may_be_same_vm(one, id)))
+    }
+}
+
+/// The claim on a listed VM according to the stores. `held` are the instances of all machines; `machine` is the machine with the
+/// name in the list.
+pub fn claim_in_stores(vm: &machine_driver::ListedVm, held: &Instances, machine: Option<&MachineSnapshot>) -> Claim {
+    if vm.provider_id.is_empty() {
+        Claim::Unidentified
+    } else if held.may_include(&vm.provider_id) {
         Claim::Own
     } else if vm.machine_name.is_empty() {
         Claim::Unnamed
@@ -123,9 +141,10 @@ pub fn claim_in_stores(
 
 /// Whether two ids may name the same VM. Providers spell their ids in different letter cases in different APIs (Azure),
 /// and users copy the id of a Node into a machine with a zone or a slash missing; such a difference must never make an
-/// orphan (decisions.md 44). In doubt the ids count as equal: a VM too many costs money, a VM too few costs pods.
+/// orphan (decisions.md 44). In doubt the ids count as equal: a VM too many costs money, a VM too few costs pods. Only zones of
+/// GCE prove that equal names mean two VMs.
 fn may_be_same_vm(one: &str, other: &str) -> bool {
-    instance_key(one) == instance_key(other)
+    instance_key(one) == instance_key(other) && !are_in_two_zones(one, other)
 }
 
 impl Claim {
@@ -139,11 +158,12 @@ impl Claim {
         }
     }
 
-    /// The claim, given the instances on the provider's list as [`instance_key`] values.
+    /// The claim on the VM with this id, given the instances on the provider's list. A list shows one zone, so that it lacks the
+    /// machine's VM in another one.
     #[must_use]
-    pub fn on_list_of(self, listed: &BTreeSet<String>) -> Self {
+    pub fn on_list_of(self, listed: &Instances, vm: &str) -> Self {
         match self {
-            Self::OtherVm(own) if !instance_key(&own).is_some_and(|own| listed.contains(&own)) => Self::Respelled(own),
+            Self::OtherVm(own) if !listed.may_include(&own) && !are_in_two_zones(&own, vm) => Self::Respelled(own),
             claim => claim,
         }
     }
@@ -398,9 +418,30 @@ mod tests {
     #[case::its_vm_has_been_deleted(leaving("cloud:///w", ""), false)]
     fn a_machine_whose_vm_is_not_listed_causes_doubt(#[case] machine: Machine, #[case] expected: bool) {
         let machine: MachineSnapshot = machine.into();
-        let claim = claim("cloud:///v", Some(&machine)).on_list_of(&BTreeSet::new());
+        let claim = claim("cloud:///v", Some(&machine)).on_list_of(&Instances::default(), "cloud:///v");
         assert_eq!(claim, Claim::Respelled("cloud:///w".to_owned()), "the VM is kept");
         assert_eq!(claim.doubt(Some(&machine)).is_some(), expected);
+    }
+
+    #[rstest]
+    #[case::another_zone("gce:///p/z-1/m", "gce:///p/z-2/m", &["gce:///p/z-1/m"], Claim::OtherVm("gce:///p/z-2/m".to_owned()))]
+    #[case::a_project_by_its_number("gce:///123/z-1/m", "gce:///p/z-1/m", &["gce:///123/z-1/m"], Claim::Own)]
+    #[case::a_zone_is_missing("gce:///p/z-1/m", "gce:///p/m", &["gce:///p/z-1/m"], Claim::Own)]
+    #[case::as_its_node_spells_it("gce:///p/z-1/m", "gce://p/z-1/m", &["gce:///p/z-1/m"], Claim::Own)]
+    #[case::another_cloud_s_ids("cloud:///a/m", "cloud:///b/m", &["cloud:///a/m"], Claim::Own)]
+    fn a_vm_with_the_name_of_a_machine_in_another_zone_is_no_machine_s(
+        #[case] vm: &str,
+        #[case] own: &str,
+        #[case] listed: &[&str],
+        #[case] expected: Claim,
+    ) {
+        let machine: MachineSnapshot = machine(MachinePhase::Running, own).into();
+        let listed: Instances = listed.iter().copied().collect();
+        let entry =
+            machine_driver::ListedVm { provider_id: vm.to_owned(), machine_name: "m".to_owned(), created: None };
+        let held: Instances = [own].into_iter().collect();
+        assert_eq!(claim_in_stores(&entry, &held, Some(&machine)).on_list_of(&listed, vm), expected);
+        assert_eq!(claim(vm, Some(&machine)).on_list_of(&listed, vm), expected, "as the API server shows it");
     }
 
     fn vm(id: &str, claim: Claim) -> ListedVm {

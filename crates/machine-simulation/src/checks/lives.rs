@@ -26,7 +26,7 @@ use machine_controllers::{
     machine::{
         observation::{Answer, Call, Freeze, Observation},
         plan::{
-            Effect, Next, Plan,
+            Effect, Plan,
             reporting::{REPORTED_AFTER, reported_reason},
         },
         settings::MachineSettings,
@@ -109,10 +109,7 @@ impl Checks {
     /// long time.
     fn explains_itself(&mut self, seen: &Observation, plan: &Plan, truth: &Machine) {
         let uid = uid(truth);
-        // These calls are short in reality, but not always in a history.
-        let is_short = |call| matches!(call, Call::Status | Call::Delete);
-        let awaits_short_call = plan.next == Next::AwaitCall && seen.flow.in_flight.is_some_and(is_short);
-        let does_nothing = plan.effects.is_empty() && plan.next.ends_pass() && !awaits_short_call;
+        let does_nothing = plan.effects.is_empty() && plan.next.ends_pass();
         let is_seen = truth.metadata.resource_version.as_deref() == seen.machine.resource_version();
         let known = self.lives.still.get(&uid).filter(|(rule, _)| does_nothing && is_seen && *rule == plan.rule);
         let since = known.map_or(seen.now, |(_, since)| *since);

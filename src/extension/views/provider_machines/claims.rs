@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use controller_runtime::snapshot::Snapshot;
 use machine_controllers::{
-    safety::orphans::{Claim, claim_in_stores},
+    safety::orphans::{Claim, Instances, claim_in_stores},
     snapshots::MachineSnapshot,
 };
-use machine_driver::{ListedVm, same_instance::instance_key};
+use machine_driver::ListedVm;
 
 /// The identity of a VM. It does not depend on upper and lower case, in which endpoints of a provider may differ.
 pub fn identity(provider_id: &str) -> String {
@@ -19,8 +19,8 @@ pub fn identity(provider_id: &str) -> String {
 /// The machines of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Claims {
-    /// Instances of the VMs that machines have.
-    held: BTreeSet<String>,
+    /// The VMs that machines have.
+    held: Instances,
     by_name: BTreeMap<String, MachineSnapshot>,
 }
 
@@ -28,7 +28,7 @@ impl Claims {
     /// The claims of these machines.
     pub fn of(machines: &[MachineSnapshot]) -> Self {
         Self {
-            held: machines.iter().filter_map(|machine| instance_key(machine.provider_id())).collect(),
+            held: machines.iter().map(MachineSnapshot::provider_id).collect(),
             by_name: machines.iter().map(|machine| (machine.name().to_owned(), machine.clone())).collect(),
         }
     }

@@ -40,7 +40,7 @@ use kube_protocol::{request::Verb, status::ApiStatus};
 use machine_api::{kind::Kind, names::label, v1alpha1::MachineClass};
 use machine_controllers::{
     machine::observation::{Freeze, condition, shared_instance::first_owner},
-    safety::orphans::{Claim, Suspicion},
+    safety::orphans::{Claim, Instances, Suspicion},
     snapshots::MachineSnapshot,
     times::{rfc3339, since},
     views::BY_NAMESPACE,
@@ -176,21 +176,22 @@ impl<'a> Inputs<'a> {
     }
 
     fn rows(&self) -> Vec<ProviderMachine> {
-        let (mut listed, mut instances) = (BTreeSet::new(), BTreeSet::new());
+        let (mut listed, mut ids) = (BTreeSet::new(), Vec::new());
         let mut rows = Vec::new();
         for inventory in &self.inventories {
             let Some(snapshot) = &inventory.snapshot else { continue };
             for vm in &*snapshot.vms {
                 // A VM on several lists has one row.
-                instances.extend(instance_key(&vm.provider_id));
+                ids.push(vm.provider_id.as_str());
                 if listed.insert(identity(&vm.provider_id)) {
                     rows.push(self.row_of_vm(inventory, snapshot, vm));
                 }
             }
         }
         let by_class = self.lists_by_class();
+        let instances: Instances = ids.into_iter().collect();
         for machine in &self.machines {
-            if instance_key(machine.provider_id()).is_none_or(|instance| instances.contains(&instance)) {
+            if machine.provider_id().is_empty() || instances.may_include(machine.provider_id()) {
                 continue;
             }
             let inventory = by_class.get(machine.class_ref().name.as_str()).copied();

@@ -170,7 +170,7 @@ pub(super) fn await_outcome(seen: &Observation, outcome: UnknownOutcome) -> Rule
         "the provider to show whether the last attempt made a VM",
     )
     .since(outcome.since)
-    .seen("nobody knows what became of it, and the driver would make another one")
+    .seen("its outcome is unknown, and the driver would make another one")
     .ended_by("the VM is found")
     .at_most_until(outcome.ends_at(), "another VM is asked for");
     let mut effects = report_when_new(seen, &wait);

@@ -13,13 +13,16 @@ use crate::{
     drain::order::Force,
     machine::{
         observation::{NodeSource, NodeStep, NodeView, Observation, Trouble, shared_instance::VmOwner},
-        plan::{Effect, Link, Next, Plan, deletion_stage::DeletionStage, reporting::reported_reason, waits::Wait},
+        plan::{Effect, Link, Next, Plan, deletion_stage::DeletionStage, waits::Wait},
         retry::{RetryPeriod, tried_again},
     },
 };
 use controller_runtime::snapshot::Snapshot;
 use kube_values::duration::GoDuration;
-use machine_api::names::{label, machine_condition, machine_reason};
+use machine_api::{
+    names::{label, machine_condition, machine_reason},
+    v1alpha1::OperationState,
+};
 
 /// Deletes the Node (first, so that nothing adds the finalizer again), removes our finalizer from it, and then from the
 /// machine.
@@ -29,7 +32,7 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
         Some(trouble) if may_go_unseen(seen, trouble) => effects.push(Effect::Warn {
             reason: machine_reason::NODE_NOT_LOOKED_FOR,
             message: format!(
-                "the machine goes by force although nobody knows whether it leaves a Node behind: {}",
+                "the machine goes by force although it is unknown whether it leaves a Node behind: {}",
                 trouble.error
             ),
         }),
@@ -64,7 +67,7 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
         NodeView::NoTarget | NodeView::NotLinked { candidate: None, .. } | NodeView::Absent | NodeView::Vanished => {}
     }
     // Without earlier failures the end of the machine says enough (decisions.md 32).
-    if vm_is_gone(seen) && reported_reason(&seen.machine) == Some(machine_reason::VM_DELETION_FAILED) {
+    if vm_is_gone(seen) && vm_deletion_had_failed(seen) {
         effects.push(Effect::Tell {
             reason: machine_reason::VM_DELETED,
             message: "the VM was deleted after earlier attempts had failed".to_owned(),
@@ -72,6 +75,13 @@ pub(super) fn delete_node(seen: &Observation) -> Plan {
     }
     effects.push(Effect::RemoveMachineFinalizer);
     Plan::new("delete-node-and-let-go", effects, Next::Settled)
+}
+
+/// Whether the last attempt to delete the VM had failed before the attempt that succeeded. The condition does not show it: an
+/// attempt that lasts has changed the condition.
+fn vm_deletion_had_failed(seen: &Observation) -> bool {
+    seen.machine.last_operation().state == OperationState::Failed
+        && DeletionStage::of(&seen.machine) == Some(DeletionStage::DeleteVm)
 }
 
 /// Whether only the store says that the machine has no Node. When the store shows a Node of another instance, that Node may

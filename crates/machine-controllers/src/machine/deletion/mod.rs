@@ -10,8 +10,6 @@ mod tests;
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-
 use self::{
     drain::{DrainMode, detach, drain_mode, drain_node},
     end::{delete_node, node_trouble},
@@ -30,7 +28,7 @@ use super::{
         Effect, Link, Memo, Next, Plan,
         deletion_stage::{DeletionStage, was_failed},
         is_linkable,
-        reporting::Worth,
+        reporting::{Worth, time_until_reported},
         status_change::{StatusChange, TimeoutClock},
         waits::Wait,
     },
@@ -56,8 +54,8 @@ const OTHER_LOOKED_AT_EVERY: Duration = Duration::from_secs(30);
 pub enum DeletionStep {
     /// Nothing: our finalizer is gone, and the remaining finalizers are not ours.
     NotOurs,
-    /// A driver call of this machine is in flight.
-    AwaitCall,
+    /// This driver call of the machine is in flight.
+    AwaitCall(Call),
     /// Remove the finalizer, and leave VM and Node to the machine of this name, which has the same instance and is not being
     /// deleted.
     LeaveVm(String),
@@ -86,8 +84,8 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
     if !seen.has_finalizer() {
         return DeletionStep::NotOurs;
     }
-    if seen.flow.in_flight.is_some() {
-        return DeletionStep::AwaitCall;
+    if let Some(call) = seen.flow.in_flight {
+        return DeletionStep::AwaitCall(call);
     }
     match &seen.vm_owner {
         VmOwner::Living(other) => return DeletionStep::LeaveVm(other.clone()),
@@ -135,7 +133,7 @@ pub fn next_deletion_step(seen: &Observation) -> DeletionStep {
 pub fn deletion(seen: &Observation) -> Plan {
     match next_deletion_step(seen) {
         DeletionStep::NotOurs => Plan::wait("deletion-not-ours", Next::Settled),
-        DeletionStep::AwaitCall => await_call(seen),
+        DeletionStep::AwaitCall(call) => await_call(seen, call),
         DeletionStep::LeaveVm(other) => leave_vm(seen, &other),
         DeletionStep::AwaitOther(other) => await_other(seen, &other),
         DeletionStep::MarkTerminating(stage) => mark_terminating(seen, stage),
@@ -239,35 +237,42 @@ pub(super) fn pause_of(period: RetryPeriod, seen: &Observation) -> Duration {
     period.length(seen.limits.resource_exhausted_retry)
 }
 
-/// No step begins while a driver call is under way. A call of the machine's creation may take long, and the status does not
-/// show yet that the deletion waits for it.
-fn await_call(seen: &Observation) -> Plan {
-    let what = match seen.flow.in_flight {
-        Some(Call::Create) => "the creation of its VM",
-        Some(Call::Initialize) => "the initialisation of its VM",
-        Some(Call::DeleteStale) => "the deletion of a VM with the name of an older Node",
-        Some(Call::Status | Call::Delete) | None => return Plan::wait("deletion-awaits-driver", Next::AwaitCall),
-    };
-    let on = format!("the provider to answer about {what}, which was under way before");
-    let mut wait = wait_in_deletion(seen, machine_condition::REASON_AWAITING_DRIVER, on)
-        .ended_by("it answers; its VM is deleted then");
-    if let Some(limit) = call_limit(seen) {
-        wait = wait.at_most_until(limit, "the call ends without an answer");
+/// No step begins while a driver call is under way. A call of the creation is shown at once, because the status does not show
+/// yet that the deletion waits for it. A call of the deletion is shown once it lasts. Either has an event once it lasts.
+fn await_call(seen: &Observation, call: Call) -> Plan {
+    const RULE: &str = "deletion-awaits-driver";
+    let rest = time_until_reported(seen, seen.flow.asked_at.unwrap_or(seen.now));
+    if let (Call::Status | Call::Delete, Some(rest)) = (call, rest) {
+        return Plan::wait(RULE, Next::LookAgain(rest, Wait::SlowCall));
     }
-    let change = StatusChange::new().waits(wait);
-    Plan::reporting("deletion-awaits-driver", seen, change, Worth::NewReason, Next::AwaitCall)
+    let wait = wait_for_call(seen, call);
+    let warning = Effect::Warn { reason: wait.reason(), message: wait.message() };
+    Plan::reporting(RULE, seen, StatusChange::new().waits(wait), Worth::NewReason, Next::AwaitCall)
+        .also(rest.is_none().then_some(warning))
 }
 
-/// When the driver call under way ends at the latest.
-fn call_limit(seen: &Observation) -> Option<Timestamp> {
+/// The wait of a machine that is being deleted while this call is under way.
+fn wait_for_call(seen: &Observation, call: Call) -> Waiting {
     let calls = &seen.limits.calls;
-    let length = match seen.flow.in_flight? {
-        Call::Status => calls.status,
-        Call::Create => calls.create,
-        Call::Initialize => calls.initialize,
-        Call::Delete | Call::DeleteStale => calls.delete,
+    let (about, limit) = match call {
+        Call::Create => ("the creation of its VM", calls.create),
+        Call::Initialize => ("the initialisation of its VM", calls.initialize),
+        Call::DeleteStale => ("the deletion of a VM with the name of an older Node", calls.delete),
+        Call::Status => ("the state of its VM", calls.status),
+        Call::Delete => ("the deletion of its VM", calls.delete),
     };
-    Some(after(seen.flow.asked_at?, length))
+    let (before, ended_by, then) = match call {
+        Call::Create | Call::Initialize | Call::DeleteStale => {
+            (" (begun before the deletion)", "it answers; its VM is deleted then", "the call ends without an answer")
+        }
+        Call::Status | Call::Delete => ("", "it answers", "the call counts as failed and is tried again"),
+    };
+    let on = format!("the provider to answer about {about}{before}");
+    let wait = wait_in_deletion(seen, machine_condition::REASON_AWAITING_DRIVER, on).ended_by(ended_by);
+    match seen.flow.asked_at {
+        Some(asked) => wait.since(asked).at_most_until(after(asked, limit), then),
+        None => wait,
+    }
 }
 
 /// Enters a stage that needs a status write before anything is done.
@@ -451,7 +456,7 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
     let text = "It is not known whether the last creation made a VM.";
     let reason = machine_condition::REASON_WAITING_FOR_PROVIDER;
     let wait = wait_in_deletion(seen, reason, "the provider to show whether the last creation made a VM")
-        .seen(format!("nobody knows what became of it; the provider is asked every {}", GoDuration::from(ASKED_EVERY)))
+        .seen(format!("its outcome is unknown; the provider is asked every {}", GoDuration::from(ASKED_EVERY)))
         .ended_by("the VM is found, which is deleted then")
         .at_most_until(outcome.ends_at(), "the machine goes");
     StageStatus::at(stage, text)
@@ -462,7 +467,7 @@ fn await_vm(seen: &Observation, stage: DeletionStage, outcome: UnknownOutcome) -
 
 /// Does nothing while another machine deletes the VM; the deletion of this machine continues after that machine's end.
 fn await_other(seen: &Observation, other: &str) -> Plan {
-    let text = format!("VM {} is that of machine {other}, too, which deletes it.", seen.machine.provider_id());
+    let text = format!("VM {} also belongs to machine {other}, which deletes it.", seen.machine.provider_id());
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);
     let on = format!("the end of machine {other}, which has the same VM and deletes it");
     let wait = wait_in_deletion(seen, machine_condition::REASON_DELETING_VM, on)

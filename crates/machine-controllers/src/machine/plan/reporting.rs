@@ -173,8 +173,13 @@ pub const REPORTED_AFTER: Duration = Duration::from_secs(60);
 /// Reports a wait for something that usually takes no time, once it has lasted; `Err` holds the remaining time while it may
 /// still end by itself.
 pub fn report_when_lasting(seen: &Observation, began: Timestamp, wait: &Waiting) -> Result<Vec<Effect>, Duration> {
+    time_until_reported(seen, began).map_or_else(|| Ok(report_when_new(seen, wait)), Err)
+}
+
+/// How much longer a wait with this beginning is not reported, because it may still end by itself. `None` once it is reported.
+pub fn time_until_reported(seen: &Observation, began: Timestamp) -> Option<Duration> {
     let lasted = since(seen.now, began);
-    if lasted < REPORTED_AFTER { Err(REPORTED_AFTER.saturating_sub(lasted)) } else { Ok(report_when_new(seen, wait)) }
+    (lasted < REPORTED_AFTER).then(|| REPORTED_AFTER.saturating_sub(lasted))
 }
 
 /// At most this many characters of the reason why a list fails are reported.

@@ -6,8 +6,8 @@ use rstest::rstest;
 use crate::{
     machine::{
         decide::decide,
-        observation::{Answer, DrainState, Observation},
-        plan::{Effect, Plan, status_change::StatusChange},
+        observation::{Answer, Call, DrainState, Observation},
+        plan::{Effect, Plan, reporting::reported_reason, status_change::StatusChange},
         standing::Waiting,
         testing::*,
     },
@@ -17,7 +17,7 @@ use machine_api::{
     names::{machine_condition, machine_reason, stage_text},
     v1alpha1::{Machine, MachinePhase, OperationState, OperationType},
 };
-use machine_driver::{CreatedVm, DeletedVm, VmIdentity};
+use machine_driver::{Code, CreatedVm, DeletedVm, VmIdentity};
 
 fn recorded_events(plan: &Plan) -> Vec<&'static str> {
     plan.effects
@@ -62,17 +62,49 @@ fn a_drain_that_was_held_up_is_reported_when_it_succeeds(
     assert_eq!(recorded_events(&decide(&drained(machine))), events);
 }
 
+/// The machine at its VM's deletion, after the provider has refused.
+fn refused() -> MachineSnapshot {
+    let seen = answered(seen(terminating(stage_text::DELETE_VM), 150), deletes(Code::Unavailable));
+    after(&decide(&seen), &seen.machine)
+}
+
+/// The machine once this call has lasted.
+fn after_lasting(call: Call, machine: impl Into<MachineSnapshot>) -> (Plan, MachineSnapshot) {
+    let mut seen = seen(machine, 260);
+    (seen.flow.in_flight, seen.flow.asked_at) = (Some(call), Some(at(200)));
+    let plan = decide(&seen);
+    let shown = after(&plan, &seen.machine);
+    (plan, shown)
+}
+
+#[rstest]
+#[case::creation(machine(), Call::Create, &[machine_condition::REASON_WAITING_FOR_VM])]
+#[case::deletion(terminating(stage_text::DELETE_VM), Call::Delete, &[machine_condition::REASON_AWAITING_DRIVER])]
+#[case::deletion_that_asks_for_the_vm(
+    terminating(stage_text::GET_VM_STATUS), Call::Status, &[machine_condition::REASON_AWAITING_DRIVER]
+)]
+#[case::creation_of_a_deleted_machine(
+    deleted_at(machine(), 210), Call::Create, &[machine_condition::REASON_AWAITING_DRIVER]
+)]
+fn a_driver_call_that_lasts_has_an_event(#[case] machine: Machine, #[case] call: Call, #[case] events: &[&str]) {
+    let mut soon = seen(machine.clone(), 259);
+    (soon.flow.in_flight, soon.flow.asked_at) = (Some(call), Some(at(200)));
+    assert!(recorded_events(&decide(&soon)).is_empty(), "it may be answered yet");
+    let (plan, shown) = after_lasting(call, machine);
+    assert_eq!(recorded_events(&plan), events);
+    assert_eq!(reported_reason(&shown), events.first().copied());
+}
+
 #[rstest]
 #[case::at_the_first_try(terminating(stage_text::DELETE_VM), &[])]
-#[case::after_the_provider_had_refused(
-    with_reason(&terminating(stage_text::DELETE_VM), machine_reason::VM_DELETION_FAILED),
-    &[machine_reason::VM_DELETED]
-)]
+#[case::after_the_provider_had_refused(refused(), &[machine_reason::VM_DELETED])]
+#[case::after_a_refusal_and_a_call_that_lasted(after_lasting(Call::Delete, refused()).1, &[machine_reason::VM_DELETED])]
+#[case::after_a_call_that_lasted(after_lasting(Call::Delete, terminating(stage_text::DELETE_VM)).1, &[])]
 fn a_vm_whose_deletion_had_failed_is_reported_when_it_is_gone(
     #[case] machine: impl Into<MachineSnapshot>,
     #[case] events: &[&str],
 ) {
-    let mut seen = seen(machine, 200);
+    let mut seen = seen(machine, 300);
     seen.flow.learn(Answer::Deleted(Ok(DeletedVm::default())));
     assert_eq!(recorded_events(&decide(&seen)), events);
 }

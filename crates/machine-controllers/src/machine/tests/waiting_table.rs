@@ -223,13 +223,15 @@ fn a_deletion_reports_a_call_in_progress(
     let before = seen(deleted_at(machine(), 100), 100);
     let entered = after(&decide(&before), &before.machine);
     let mut seen = seen(entered, 200);
-    seen.flow.in_flight = Some(call);
+    (seen.flow.in_flight, seen.flow.asked_at) = (Some(call), Some(at(150)));
     let expected = match call {
         // The deletion's own calls are reported when their stage is entered.
         Call::Status | Call::Delete => "DeletingVM",
         Call::Create | Call::Initialize | Call::DeleteStale => "AwaitingDriver",
     };
-    assert_eq!(shown_reason(seen).as_deref(), Some(expected));
+    assert_eq!(shown_reason(seen.clone()).as_deref(), Some(expected));
+    seen.now = at(210);
+    assert_eq!(shown_reason(seen).as_deref(), Some("AwaitingDriver"), "once it lasts");
 }
 
 #[rstest]

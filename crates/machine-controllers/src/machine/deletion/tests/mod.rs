@@ -70,7 +70,7 @@ fn mc_035_without_our_finalizer_nothing_is_done() {
 fn mc_017_mc_086_a_deletion_begins_only_after_the_create_call_returned() {
     let mut seen = seen(deleted_at(machine(), 1), 1);
     seen.flow = Flow { in_flight: Some(Call::Create), ..Flow::default() };
-    assert_eq!(next_deletion_step(&seen), DeletionStep::AwaitCall);
+    assert_eq!(next_deletion_step(&seen), DeletionStep::AwaitCall(Call::Create));
 }
 
 #[test]

@@ -246,10 +246,15 @@ fn a_provider_that_refuses_is_quoted_with_code_and_next_attempt() {
 #[test]
 fn a_deletion_that_waits_for_a_creation_reports_it_once() {
     let mut seen = seen(deleted_at(machine(), 1), 1);
-    seen.flow = Flow { in_flight: Some(Call::Create), ..Flow::default() };
+    seen.flow = Flow { in_flight: Some(Call::Create), asked_at: Some(at(0)), ..Flow::default() };
     let (reason, message) = progressing_after(&seen);
     assert_eq!(reason, machine_condition::REASON_AWAITING_DRIVER);
-    assert!(message.contains("the creation of its VM"), "{message}");
+    assert_eq!(
+        message,
+        "being deleted since 2027-01-15T08:00:01Z; waiting for the provider to answer about the creation of its VM (begun before \
+         the deletion) since 2027-01-15T08:00:00Z; ends when it answers; its VM is deleted then; at 2027-01-15T08:20:00Z the \
+         call ends without an answer"
+    );
     seen.machine = after(&decide(&seen), &seen.machine);
     let plan = decide(&seen);
     assert_eq!((plan.rule, plan.effects, plan.next), ("deletion-awaits-driver", Vec::new(), Next::AwaitCall));
