@@ -288,7 +288,7 @@ impl Checks {
         }
         self.node_is_drained(seen, plan);
         // If a Node can't be marked, the drain ends with its time limit.
-        let is_drained = plan.rule == "drained" && seen.troubles.is_empty() && !is_given_up_by_force(seen);
+        let is_drained = plan.rule == "drained" && seen.step_failures.is_empty() && !is_given_up_by_force(seen);
         // If the Node was replaced, the process may not have observed the new Node yet.
         let is_known =
             |node: &&NodeSnapshot| api.nodes.get(node.name()).is_some_and(|there| Snapshot::uid(there) == node.uid());

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use super::{
     MachineController, TargetDeps,
     memory::{Memory, Pass},
-    observation::{Call, NodeSource, NodeStep, Observation, Pause, Trouble},
+    observation::{Call, NodeSource, NodeStep, Observation, Pause, StepFailure},
     observe::class_of,
     patches::{self, Write},
     plan::{Effect, Memo, Plan, deletion_stage::DeletionStage},
@@ -33,7 +33,7 @@ pub enum Acted {
     /// An object differs from what was observed: observe and decide again.
     Void,
     /// An effect on the target cluster failed: decide again with this failure in the observation.
-    Trouble(Trouble),
+    StepFailed(StepFailure),
     /// An effect on the control cluster failed.
     Failed(ApiError),
 }
@@ -227,7 +227,7 @@ impl MachineController {
         };
         match looked {
             Ok(()) => Acted::Done,
-            Err(error) => Acted::Trouble(Trouble { step: NodeStep::LastLook, error: error.to_string() }),
+            Err(error) => Acted::StepFailed(StepFailure { step: NodeStep::LastLook, error: error.to_string() }),
         }
     }
 
@@ -296,7 +296,7 @@ impl MachineController {
             // The machine stays, whatever refuses the write. The failure is shown on the machine itself.
             Some(step @ NodeStep::LetGo) => {
                 memory.reread |= error.outcome_unknown();
-                Acted::Trouble(Trouble { step, error: error.to_string() })
+                Acted::StepFailed(StepFailure { step, error: error.to_string() })
             }
             Some(step) if !is_conflict => {
                 if error.outcome_unknown()
@@ -305,7 +305,7 @@ impl MachineController {
                     // This read only updates the store for the next pass; the failure is reported in any case.
                     let _ = target.nodes.get(&ObjectKey::cluster_scoped(seen.node_label())).await;
                 }
-                Acted::Trouble(Trouble { step, error: error.to_string() })
+                Acted::StepFailed(StepFailure { step, error: error.to_string() })
             }
             _ => {
                 memory.reread |= error.outcome_unknown();

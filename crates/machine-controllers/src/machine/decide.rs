@@ -92,7 +92,7 @@ fn dress_node(seen: &Observation) -> RuleResult {
     if *seen.phase() == MachinePhase::Unset {
         return RuleResult::NOTHING;
     }
-    if seen.troubles.at(NodeStep::Metadata).is_some() {
+    if seen.step_failures.at(NodeStep::Metadata).is_some() {
         return RuleResult::Pass(Some(std::time::Duration::from_secs(5)));
     }
     let wanted = metadata::wanted(seen.name(), seen.machine.node_template(), node);

@@ -10,7 +10,7 @@ use super::{
         outcome::{AskedBefore, leaves_outcome_unknown},
     },
     observation::{
-        Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, Troubles, VmCheck, ailments::Ailments,
+        Answer, DrainState, Flow, NodeSource, Observation, Pause, Permit, StepFailures, VmCheck, ailments::Ailments,
     },
     retry::{DeleteReaction, after_failed_deletion},
     stages::Stretch,
@@ -146,7 +146,7 @@ impl Memory {
 
     /// Ends a pass. A pass without failures that ordered no drain abandons the remembered drain.
     pub fn rested(&mut self, pass: &Pass, drains: DrainMemory) {
-        if pass.drain == DrainState::Due && pass.troubles.is_empty() {
+        if pass.drain == DrainState::Due && pass.step_failures.is_empty() {
             self.drain = self.drain.take().filter(|run| run.is_kept_by(drains));
         }
     }
@@ -181,7 +181,7 @@ pub struct Pass {
     /// The flow that the drain was stepped for.
     pub drain_flow: Option<DrainFlow>,
     /// An effect on the target cluster that failed.
-    pub troubles: Troubles,
+    pub step_failures: StepFailures,
     /// Whether the failure permit is held.
     pub permit: Permit,
     /// Whether the Node was read from the API server.

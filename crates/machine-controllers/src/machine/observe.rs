@@ -147,7 +147,7 @@ pub fn observe(
         drain: pass.drain_of(&machine),
         permit: pass.permit,
         node_source: pass.node_source,
-        troubles: pass.troubles.clone(),
+        step_failures: pass.step_failures.clone(),
         vm_check,
         machine,
     }

@@ -12,7 +12,7 @@ use super::{
     driver_calls::{Order, Tracked, failed},
     measures::Measurement,
     memory::{Memory, Pass},
-    observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, Trouble},
+    observation::{Answer, Call, DrainState, Inputs, LastGood, NodeStep, Observation, Permit, StepFailure},
     observe::{ClassSecrets, Sources, TargetSources, class_of, inputs_of, observe, secrets_of},
     plan::{Next, reporting::REPORTED_AFTER, waits::Wait},
     retry::{RetryPeriod, tried_again},
@@ -114,18 +114,18 @@ impl MachineController {
             match self.act(&plan, &seen, memory, &mut pass).await {
                 Acted::Done => {}
                 Acted::Void => continue,
-                Acted::Trouble(trouble) => {
+                Acted::StepFailed(failure) => {
                     tracing::debug!(
                         kind = "Machine",
                         namespace = key.namespace,
                         name = key.name,
                         rule = plan.rule,
-                        error = ?trouble,
+                        error = ?failure,
                         "effect failed"
                     );
                     memory.span.failed();
-                    self.report_trouble(&seen, &trouble, memory);
-                    pass.troubles.push(trouble);
+                    self.report_step_failure(&seen, &failure, memory);
+                    pass.step_failures.push(failure);
                     continue;
                 }
                 Acted::Failed(error) => {
@@ -195,8 +195,8 @@ impl MachineController {
         }
     }
 
-    fn report_trouble(&self, seen: &Observation, trouble: &Trouble, memory: &mut Memory) {
-        if let Some(text) = trouble_text(seen, trouble)
+    fn report_step_failure(&self, seen: &Observation, failure: &StepFailure, memory: &mut Memory) {
+        if let Some(text) = step_failure_text(seen, failure)
             && memory.is_news(machine_reason::NODE_NOT_UPDATED, &text, seen.steady)
         {
             self.recorder.note(&seen.machine, EventNote::warning(machine_reason::NODE_NOT_UPDATED, text));
@@ -449,12 +449,12 @@ fn failure(key: &ObjectKey, rule: &'static str, error: &ApiError) -> Outcome {
 
 /// The text of the event about a failed write to the Node of a living machine. The failure stops nothing, so that only the
 /// event reports it.
-fn trouble_text(seen: &Observation, trouble: &Trouble) -> Option<String> {
+fn step_failure_text(seen: &Observation, failure: &StepFailure) -> Option<String> {
     let stops_nothing =
-        matches!(trouble.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
+        matches!(failure.step, NodeStep::Metadata | NodeStep::InPlaceCondition | NodeStep::Preservation);
     let every = GoDuration::from(RetryPeriod::Short.length(Duration::ZERO));
     stops_nothing.then(|| {
-        let (node, again, error) = (seen.node_label(), tried_again(every), &trouble.error);
+        let (node, again, error) = (seen.node_label(), tried_again(every), &failure.error);
         format!("Node {node} can't be brought in line with the machine, {again}: {error}")
     })
 }

@@ -497,6 +497,6 @@ fn a_machine_at_rest_is_decided_upon_without_a_write() {
 fn an_observation_and_its_plan_can_be_kept() {
     let observed = observed(machine(), 10, vec![fails(Code::Unavailable)]);
     let kept = serde_json::to_value((&observed, decide(&observed))).unwrap();
-    assert_eq!(kept[0]["version"], 1);
+    assert_eq!(kept[0]["version"], 2);
     assert_eq!(kept[1]["rule"], "creation-failed");
 }

@@ -83,24 +83,24 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
         NodeView::Ours(node) => node,
     };
     let mode = drain_mode(seen);
-    match (seen.troubles.latest(), mode) {
-        (Some(trouble), DrainMode::Normal) => {
-            let cause = match trouble.step {
+    match (seen.step_failures.latest(), mode) {
+        (Some(failure), DrainMode::Normal) => {
+            let cause = match failure.step {
                 NodeStep::TerminatingCondition => {
                     format!(
                         "Drain failed due to failure in update of node conditions - {}. Will retry in next sync.",
-                        trouble.error
+                        failure.error
                     )
                 }
-                _ => format!("Drain failed due to - {}. Will retry in next sync.", trouble.error),
+                _ => format!("Drain failed due to - {}. Will retry in next sync.", failure.error),
             };
             return failed_drain(seen, &cause);
         }
-        (Some(trouble), DrainMode::UnhealthyNode) if trouble.step == NodeStep::Cordon => {
-            return failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error));
+        (Some(failure), DrainMode::UnhealthyNode) if failure.step == NodeStep::Cordon => {
+            return failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", failure.error));
         }
-        (Some(trouble), DrainMode::Forced) if trouble.step == NodeStep::Cordon => {
-            return to_attachments(seen, &forced_on(&trouble.error));
+        (Some(failure), DrainMode::Forced) if failure.step == NodeStep::Cordon => {
+            return to_attachments(seen, &forced_on(&failure.error));
         }
         _ => {}
     }
@@ -108,7 +108,7 @@ pub(super) fn drain_node(seen: &Observation) -> Plan {
     if !node.is_cordoned() {
         effects.push(Effect::Cordon);
     }
-    let condition_failed = seen.troubles.at(NodeStep::TerminatingCondition).is_some();
+    let condition_failed = seen.step_failures.at(NodeStep::TerminatingCondition).is_some();
     if condition(node.conditions(), node_condition::TERMINATING).is_none() && !condition_failed {
         // The condition stays, so that this happens once in the life of a Node, whichever process leads.
         effects.extend(replacement_event(seen));
@@ -167,9 +167,9 @@ fn contested(seen: &Observation, node: &str, why: &str) -> Plan {
 /// A Node that the store does not show has no pods only if the API server does not have the Node either (decisions.md 45). A
 /// forced deletion does not wait for that answer.
 fn without_node(seen: &Observation) -> Plan {
-    match seen.troubles.latest() {
-        Some(trouble) if trouble.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
-            failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", trouble.error))
+    match seen.step_failures.latest() {
+        Some(failure) if failure.step == NodeStep::LastLook && drain_mode(seen) == DrainMode::Normal => {
+            failed_drain(seen, &format!("Drain failed due to - {}. Will retry in next sync.", failure.error))
         }
         None if seen.node_source == NodeSource::View => {
             Plan::new("look-for-node-to-drain", vec![Effect::LookForNode], Next::Again)
@@ -414,15 +414,15 @@ pub(super) fn detach(seen: &Observation) -> Plan {
     if alive.is_empty() {
         return to_delete_vm(seen, "No Live VolumeAttachments for node. Moving to VM Deletion.", Vec::new());
     }
-    if let Some(trouble) = seen.troubles.at(NodeStep::Attachments) {
+    if let Some(failure) = seen.step_failures.at(NodeStep::Attachments) {
         if is_overdue(seen) {
             let kept = Effect::Warn {
                 reason: machine_reason::VOLUME_STILL_ATTACHED,
-                message: format!("the VM is deleted although volume attachments can't be: {}", trouble.error),
+                message: format!("the VM is deleted although volume attachments can't be: {}", failure.error),
             };
             return to_delete_vm(seen, "Volume attachments could not be deleted. Moving to VM Deletion.", vec![kept]);
         }
-        let text = format!("Deletion of volume attachments failed due to - {}.", trouble.error);
+        let text = format!("Deletion of volume attachments failed due to - {}.", failure.error);
         let pause = pause_of(RetryPeriod::Short, seen);
         let wait = wait_in_deletion(seen, machine_condition::REASON_WAITING_FOR_DETACHMENT, "volumes to be detached")
             .seen(&text)

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     drain::order::Force,
     machine::{
-        observation::{NodeSource, NodeStep, NodeView, Observation, Trouble, shared_instance::VmOwner},
+        observation::{NodeSource, NodeStep, NodeView, Observation, StepFailure, shared_instance::VmOwner},
         plan::{Effect, Link, Next, Plan, deletion_stage::DeletionStage, waits::Wait},
         retry::{RetryPeriod, tried_again},
     },
@@ -28,15 +28,15 @@ use machine_api::{
 /// machine.
 pub(super) fn delete_node(seen: &Observation) -> Plan {
     let mut effects = Vec::new();
-    match seen.troubles.latest() {
-        Some(trouble) if may_go_unseen(seen, trouble) => effects.push(Effect::Warn {
+    match seen.step_failures.latest() {
+        Some(failure) if may_go_unseen(seen, failure) => effects.push(Effect::Warn {
             reason: machine_reason::NODE_NOT_LOOKED_FOR,
             message: format!(
                 "the machine goes by force although it is unknown whether it leaves a Node behind: {}",
-                trouble.error
+                failure.error
             ),
         }),
-        Some(trouble) => return node_trouble(seen, trouble),
+        Some(failure) => return node_step_failed(seen, failure),
         None if must_look(seen) => {
             return Plan::new("last-look-for-node", vec![Effect::LookForNode], Next::Again);
         }
@@ -100,17 +100,17 @@ fn must_look(seen: &Observation) -> bool {
 
 /// A target cluster that does not answer any more delays a deletion for ever. Only a deletion by force goes on, after the
 /// time that volume attachments may take (M-02).
-fn may_go_unseen(seen: &Observation, trouble: &Trouble) -> bool {
-    trouble.step == NodeStep::LastLook && seen.force_deletion() == Force::Yes && is_overdue(seen)
+fn may_go_unseen(seen: &Observation, failure: &StepFailure) -> bool {
+    failure.step == NodeStep::LastLook && seen.force_deletion() == Force::Yes && is_overdue(seen)
 }
 
 /// Tries a failed step on the Node, or on the machine itself, again, and reports the failure.
-pub(super) fn node_trouble(seen: &Observation, trouble: &Trouble) -> Plan {
-    let (node, error) = (seen.node_label(), &trouble.error);
+pub(super) fn node_step_failed(seen: &Observation, failure: &StepFailure) -> Plan {
+    let (node, error) = (seen.node_label(), &failure.error);
     let pause = pause_of(RetryPeriod::Short, seen);
     let every = GoDuration::from(pause);
     let mut end = tried_again(every);
-    let (stage, reason, on, text) = match trouble.step {
+    let (stage, reason, on, text) = match failure.step {
         NodeStep::LastLook => {
             end = format!(
                 "asked again every {every}; the label {} lets the machine go without an answer, {} after its deletion at the \
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_refused_removal_of_the_finalizer_is_reported() {
         let mut seen = without_vm(NodeView::Absent, NodeSource::Live);
-        seen.troubles = Trouble { step: NodeStep::LetGo, error: "invalid: a policy".to_owned() }.into();
+        seen.step_failures = StepFailure { step: NodeStep::LetGo, error: "invalid: a policy".to_owned() }.into();
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
         assert_eq!(DeletionStage::of(&machine), Some(DeletionStage::RemoveFinalizer));
@@ -263,7 +263,7 @@ mod tests {
             machine.labels_mut().insert(label::FORCE_DELETION.to_owned(), "true".to_owned());
         }
         seen.now = at(second);
-        seen.troubles = Trouble { step: NodeStep::LastLook, error: "away".to_owned() }.into();
+        seen.step_failures = StepFailure { step: NodeStep::LastLook, error: "away".to_owned() }.into();
         let plan = decide(&seen);
         assert_eq!(plan.effects.contains(&Effect::RemoveMachineFinalizer), goes);
         if goes {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use self::{
     drain::{DrainMode, detach, drain_mode, drain_node},
-    end::{delete_node, node_trouble},
+    end::{delete_node, node_step_failed},
 };
 use super::{
     creation::{
@@ -481,8 +481,8 @@ fn await_other(seen: &Observation, other: &str) -> Plan {
 /// Removes the finalizer, and leaves VM and Node to another machine. The stage stays: if the other machine is gone before
 /// this one, this machine's deletion is done in full after all.
 fn leave_vm(seen: &Observation, other: &str) -> Plan {
-    if let Some(trouble) = seen.troubles.at(NodeStep::LetGo) {
-        return node_trouble(seen, trouble);
+    if let Some(failure) = seen.step_failures.at(NodeStep::LetGo) {
+        return node_step_failed(seen, failure);
     }
     let text = format!("VM {} is left to machine {other}, which names it too.", seen.machine.provider_id());
     let stage = DeletionStage::of(&seen.machine).unwrap_or(DeletionStage::GetVmStatus);

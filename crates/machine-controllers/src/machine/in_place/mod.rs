@@ -190,7 +190,7 @@ fn node_of(seen: &Observation) -> Option<&NodeSnapshot> {
 pub fn in_place_marks(seen: &Observation) -> RuleResult {
     let Some(node) = node_of(seen) else { return RuleResult::NOTHING };
     let InPlaceStep::Mark(stage) = next_in_place_step(node) else { return RuleResult::NOTHING };
-    if seen.troubles.at(NodeStep::InPlaceCondition).is_some() {
+    if seen.step_failures.at(NodeStep::InPlaceCondition).is_some() {
         return RuleResult::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     RuleResult::act("in-place-mark", vec![mark(node, stage, seen.now)], Next::Again)
@@ -203,10 +203,10 @@ pub fn in_place_drain(seen: &Observation) -> RuleResult {
     if next_in_place_step(node) != InPlaceStep::Drain {
         return withdrawn(seen, node);
     }
-    if let Some(trouble) = seen.troubles.at(NodeStep::Cordon) {
-        return failed(seen, node, &trouble.error.as_str().into());
+    if let Some(failure) = seen.step_failures.at(NodeStep::Cordon) {
+        return failed(seen, node, &failure.error.as_str().into());
     }
-    if !seen.troubles.is_empty() {
+    if !seen.step_failures.is_empty() {
         return RuleResult::Pass(Some(RetryPeriod::Short.length(Duration::ZERO)));
     }
     if !node.is_cordoned() {

@@ -12,7 +12,7 @@ use crate::{
     drain::{order::Force, progress::Attempt, waiting::Waiting},
     machine::{
         decide::decide,
-        observation::{DrainState, NodeSource, NodeStep, NodeView, Observation, Permit, Trouble},
+        observation::{DrainState, NodeSource, NodeStep, NodeView, Observation, Permit, StepFailure},
         plan::{Effect, Next, Plan, RuleResult, reporting::reported_reason},
         testing::*,
     },
@@ -273,7 +273,7 @@ fn a_drain_that_makes_progress_is_reported_without_an_event() {
 #[test]
 fn a_cordon_that_fails_is_a_failed_drain() {
     let mut seen = selected(200);
-    seen.troubles = Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
     assert_eq!(decide(&seen).rule, "in-place-drain-failed");
 }
 

@@ -61,7 +61,10 @@ fn named_by_its_id(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]
 fn named_as_anothers(claim: &Claim<'_>, node: &NodeSnapshot, others: &[&Claim<'_>]) -> Option<Owner> {
     let (ours, theirs) = (claim.machine.provider_id(), node.provider_id());
     if let Some(rival) = others.iter().find(|rival| rival.instance == SameInstance::Same) {
-        return Some(Owner::Foreign(format!("its providerID {theirs:?} names the instance of machine {}", rival.machine.name())));
+        return Some(Owner::Foreign(format!(
+            "its providerID {theirs:?} names the instance of machine {}",
+            rival.machine.name()
+        )));
     }
     (claim.instance == SameInstance::Another)
         .then(|| Owner::Foreign(format!("its providerID {theirs:?} names another instance than {ours:?}")))

@@ -22,7 +22,9 @@ use self::{ailments::Ailments, replacement::Replacement, shared_instance::VmOwne
 pub use self::{
     class::{ClassState, ClassView, CreationGuarantee, LastGood, SecretView, UserData},
     flow::{Answer, Call, Flow, Inputs, KnownVm, Pause, Purpose, VmCheck, VmOrigin, union},
-    node::{AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, Trouble, Troubles},
+    node::{
+        AttachmentView, DrainState, Namesake, NodeIdentity, NodeSource, NodeStep, NodeView, StepFailure, StepFailures,
+    },
 };
 use super::{settings::Limits, standing::Stated};
 use crate::{
@@ -40,7 +42,7 @@ use machine_api::{
 };
 
 /// Version of the observation's serialised form.
-pub const OBSERVATION_VERSION: u32 = 1;
+pub const OBSERVATION_VERSION: u32 = 2;
 
 /// A difference of clocks that counts as skew: when a machine is first seen within this time after the API server's own
 /// stamp, its times count from when it was seen (M-63).
@@ -109,7 +111,7 @@ pub struct Observation {
     /// Whether the Node was read from the API server in this pass.
     pub node_source: NodeSource,
     /// Effects on the target cluster that failed in this pass.
-    pub troubles: Troubles,
+    pub step_failures: StepFailures,
     /// The faults of the machine's Node, and since when this process has seen them.
     pub ailments: Ailments,
     /// The time since which the Node's conditions differ from the stored ones, in steady time.
@@ -209,7 +211,7 @@ impl Observation {
             siblings: None,
             permit: Permit::NotHeld,
             node_source: NodeSource::View,
-            troubles: Troubles::default(),
+            step_failures: StepFailures::default(),
             ailments: Ailments::default(),
             conditions_differ_since: None,
             vm_check: VmCheck::NotAsked,

@@ -160,7 +160,7 @@ pub enum NodeStep {
 
 /// A step that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Trouble {
+pub struct StepFailure {
     /// The step.
     pub step: NodeStep,
     /// The error.
@@ -169,22 +169,22 @@ pub struct Trouble {
 
 /// The steps that failed in a pass. Each step is tried once in a pass, whatever else fails in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Troubles(Vec<Trouble>);
+pub struct StepFailures(Vec<StepFailure>);
 
-impl Troubles {
+impl StepFailures {
     /// Adds a failed step.
-    pub fn push(&mut self, trouble: Trouble) {
-        self.0.retain(|known| known.step != trouble.step);
-        self.0.push(trouble);
+    pub fn push(&mut self, failure: StepFailure) {
+        self.0.retain(|known| known.step != failure.step);
+        self.0.push(failure);
     }
 
     /// The failure of this step.
-    pub fn at(&self, step: NodeStep) -> Option<&Trouble> {
-        self.0.iter().find(|trouble| trouble.step == step)
+    pub fn at(&self, step: NodeStep) -> Option<&StepFailure> {
+        self.0.iter().find(|failure| failure.step == step)
     }
 
     /// The step that failed last.
-    pub fn latest(&self) -> Option<&Trouble> {
+    pub fn latest(&self) -> Option<&StepFailure> {
         self.0.last()
     }
 
@@ -194,8 +194,8 @@ impl Troubles {
     }
 }
 
-impl From<Trouble> for Troubles {
-    fn from(trouble: Trouble) -> Self {
-        Self(vec![trouble])
+impl From<StepFailure> for StepFailures {
+    fn from(failure: StepFailure) -> Self {
+        Self(vec![failure])
     }
 }

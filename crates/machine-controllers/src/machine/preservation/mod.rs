@@ -155,7 +155,7 @@ pub fn preservation(seen: &Observation) -> RuleResult {
     {
         return warn_of_unknown_value(seen, unknown, "Machine");
     }
-    if seen.troubles.at(NodeStep::Preservation).is_some() {
+    if seen.step_failures.at(NodeStep::Preservation).is_some() {
         return retry_marks(seen);
     }
     let (wish, source) = wish(seen, &texts);
@@ -199,7 +199,7 @@ fn warn_of_unknown_value(seen: &Observation, value: &str, place: &str) -> RuleRe
 
 /// A write on the Node failed: report it, and try again soon.
 fn retry_marks(seen: &Observation) -> RuleResult {
-    let error = seen.troubles.at(NodeStep::Preservation).map(|trouble| trouble.error.as_str()).unwrap_or_default();
+    let error = seen.step_failures.at(NodeStep::Preservation).map(|failure| failure.error.as_str()).unwrap_or_default();
     let pause = RetryPeriod::Short.length(seen.limits.resource_exhausted_retry);
     let wait = wait_in_preservation(seen, machine_condition::REASON_PRESERVED, "its Node to be marked as preserved")
         .seen(error)

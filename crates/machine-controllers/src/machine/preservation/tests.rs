@@ -18,7 +18,7 @@ use crate::{
     },
     machine::{
         decide::decide,
-        observation::{DrainState, NodeStep, NodeView, Observation, Trouble, condition as find},
+        observation::{DrainState, NodeStep, NodeView, Observation, StepFailure, condition as find},
         plan::{Effect, Next, Plan, VersionGuard, deletion_stage::DeletionStage},
         testing::*,
     },
@@ -463,7 +463,7 @@ fn a_preservation_that_can_not_be_marked_is_reported() {
     let story = Story::of(failed()).on_machine("now");
     let kept = story.rest();
     let mut seen = kept.seen();
-    seen.troubles = Trouble { step: NodeStep::Preservation, error: "forbidden".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::Preservation, error: "forbidden".to_owned() }.into();
     let plan = decide(&seen);
     assert!(matches!(plan.next, Next::LookAgain(after, _) if after.as_secs() == 5));
     let reported = after(&plan, &kept.machine);

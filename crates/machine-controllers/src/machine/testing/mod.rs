@@ -19,7 +19,7 @@ use super::{
     observation::{
         Answer, Call, ClassState, ClassView, CreationGuarantee, DrainState, Flow, Freeze, Inputs, LastGood,
         NodeIdentity, NodeSource, NodeView, OBSERVATION_VERSION, Observation, Permit, SecretView, Silence,
-        TargetCluster, Troubles, UserData, VmCheck, ailments::Ailments, shared_instance::VmOwner,
+        StepFailures, TargetCluster, UserData, VmCheck, ailments::Ailments, shared_instance::VmOwner,
     },
     patches::{self, Write},
     plan::{Effect, Plan, deletion_stage::DeletionStage, status_change::StatusChange},
@@ -161,7 +161,7 @@ pub fn seen(machine: impl Into<MachineSnapshot>, second: i64) -> Observation {
         siblings: None,
         permit: Permit::NotHeld,
         node_source: NodeSource::Live,
-        troubles: Troubles::default(),
+        step_failures: StepFailures::default(),
         ailments: Ailments::default(),
         conditions_differ_since: None,
         vm_check: VmCheck::NotAsked,

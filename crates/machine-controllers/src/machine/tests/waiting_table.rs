@@ -13,7 +13,7 @@ use crate::{
         in_place::UpdateStage,
         observation::{
             Answer, Call, ClassState, DrainState, Freeze, NodeStep, Observation, Permit, SecretView, Silence,
-            TargetCluster, Trouble, UserData,
+            StepFailure, TargetCluster, UserData,
         },
         plan::{Effect, Next, deletion_stage::DeletionStage, reporting::reported_reason},
         settings::HealthTimeout,
@@ -204,12 +204,12 @@ fn a_deletion_reports_its_wait_at_each_stage(
         DeletionStage::DeleteNode => {
             let mut seen = draining(200);
             seen.machine = resting(stage).into();
-            seen.troubles = Trouble { step: NodeStep::Delete, error: "no".to_owned() }.into();
+            seen.step_failures = StepFailure { step: NodeStep::Delete, error: "no".to_owned() }.into();
             (seen, Some("DeletingNode"))
         }
         DeletionStage::RemoveFinalizer => {
             let mut seen = seen(resting(stage), 200);
-            seen.troubles = Trouble { step: NodeStep::LetGo, error: "no".to_owned() }.into();
+            seen.step_failures = StepFailure { step: NodeStep::LetGo, error: "no".to_owned() }.into();
             (seen, Some("LettingGo"))
         }
     };

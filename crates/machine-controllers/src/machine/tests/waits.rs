@@ -10,7 +10,7 @@ use crate::{
         in_place::UpdateStage,
         observation::{
             Answer, AttachmentView, Call, ClassState, DrainState, NodeStep, NodeView, Observation, Pause, Purpose,
-            Sibling, Trouble, shared_instance::VmOwner,
+            Sibling, StepFailure, shared_instance::VmOwner,
         },
         plan::{Effect, Next, deletion_stage::DeletionStage, waits::Wait},
         testing::*,
@@ -58,8 +58,8 @@ fn by_force(mut seen: Observation) -> Observation {
     seen
 }
 
-fn troubled(mut seen: Observation, step: NodeStep) -> Observation {
-    seen.troubles = Trouble { step, error: "no".to_owned() }.into();
+fn with_failed_step(mut seen: Observation, step: NodeStep) -> Observation {
+    seen.step_failures = StepFailure { step, error: "no".to_owned() }.into();
     seen
 }
 
@@ -151,7 +151,7 @@ fn row_of(wait: Wait) -> Row {
             row(with_node(seen(odd, 200), node(vec![condition("Ready", "True")])), "", &[])
         }
         Wait::PreservationMarks => quiet(row(
-            troubled(preserved(DrainState::Due), NodeStep::Preservation),
+            with_failed_step(preserved(DrainState::Due), NodeStep::Preservation),
             "Preserved",
             &["until 2027-01-15T10:30:00Z", "marked as preserved", "tried again every 5s"],
         )),
@@ -214,7 +214,7 @@ fn row_of(wait: Wait) -> Row {
         }
         Wait::DetachmentFailed => {
             let mut seen = by_force(at_stage(DeletionStage::DeleteVolumeAttachments));
-            seen = troubled(seen, NodeStep::Attachments);
+            seen = with_failed_step(seen, NodeStep::Attachments);
             seen.attachments = Some(vec![attachment()]);
             let says = &[SINCE_DELETED, "failed due to - no", "every 5s", "at 2027-01-15T10:11:40Z the VM goes"];
             row(seen, "WaitingForVolumeDetachment", says)
@@ -255,7 +255,7 @@ fn row_of(wait: Wait) -> Row {
             quiet(row(seen, "WaitingForProvider", says))
         }
         Wait::NodeDeletion => row(
-            troubled(at_stage(DeletionStage::DeleteNode), NodeStep::Delete),
+            with_failed_step(at_stage(DeletionStage::DeleteNode), NodeStep::Delete),
             "DeletingNode",
             &[SINCE_DELETED, "failed due to error: no", "tried again every 5s"],
         ),

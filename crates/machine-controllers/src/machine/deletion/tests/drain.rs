@@ -97,7 +97,7 @@ fn mc_170_an_attempt_ends_when_the_drain_timeout_does() {
 #[case::by_force_although_the_node_is_ill(7400, "False", Some(DeletionStage::DeleteVolumeAttachments))]
 fn a_refused_cordon(#[case] second: i64, #[case] ready: &str, #[case] stage: Option<DeletionStage>) {
     let mut seen = with_node(seen(resting(DeletionStage::Drain), second), node(vec![condition("Ready", ready)]));
-    seen.troubles = Trouble { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::Cordon, error: "forbidden".to_owned() }.into();
     seen.attachments = Some(vec![attachment(false)]);
     assert_eq!(stage_after(&seen), stage);
     if stage == Some(DeletionStage::Drain) {
@@ -200,6 +200,6 @@ fn a_deletion_that_nothing_forces_any_more_drains_after_all(
 fn attachments_that_can_not_be_deleted(#[case] second: i64, #[case] stage: Option<DeletionStage>) {
     let mut seen = with_node(seen(resting(DeletionStage::DeleteVolumeAttachments), second), cordoned(vec![]));
     seen.attachments = Some(vec![attachment(false)]);
-    seen.troubles = Trouble { step: NodeStep::Attachments, error: "forbidden".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::Attachments, error: "forbidden".to_owned() }.into();
     assert_eq!(stage_after(&seen), stage);
 }

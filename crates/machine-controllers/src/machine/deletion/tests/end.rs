@@ -112,7 +112,7 @@ fn a_node_that_can_not_be_deleted_is_reported() {
         with_node(seen(resting(DeletionStage::DeleteVm), 200), cordoned(vec![])),
         Answer::Deleted(Ok(DeletedVm::default())),
     );
-    seen.troubles = Trouble { step: NodeStep::Delete, error: "forbidden".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::Delete, error: "forbidden".to_owned() }.into();
     let status = after(&decide(&seen), &seen.machine).status().clone();
     assert_eq!(
         status.last_operation.description,

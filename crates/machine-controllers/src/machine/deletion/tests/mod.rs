@@ -19,7 +19,7 @@ use crate::{
         decide::decide,
         observation::{
             Answer, AttachmentView, Call, ClassState, DrainState, Flow, LastGood, NodeStep, NodeView, Observation,
-            Pause, Purpose, TargetCluster, Trouble, Troubles, shared_instance::VmOwner,
+            Pause, Purpose, StepFailure, StepFailures, TargetCluster, shared_instance::VmOwner,
         },
         plan::{Effect, Memo, Next, Plan, deletion_stage::DeletionStage},
         testing::*,

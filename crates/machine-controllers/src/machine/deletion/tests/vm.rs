@@ -142,12 +142,12 @@ fn a_machine_whose_vm_belongs_to_another_machine_ends_alone_and_reports_it(#[cas
     );
     assert_eq!(DeletionStage::of(&reported), Some(before.unwrap_or(DeletionStage::GetVmStatus)));
     // A refused removal of the finalizer is reported once, and the stage stays.
-    seen.troubles = Trouble { step: NodeStep::LetGo, error: "a policy".to_owned() }.into();
+    seen.step_failures = StepFailure { step: NodeStep::LetGo, error: "a policy".to_owned() }.into();
     let refused = after(&decide(&seen), &reported);
     assert_eq!(DeletionStage::of(&refused), DeletionStage::of(&reported));
     assert!(refused.machine_conditions()[0].message.contains("a policy"), "{refused:?}");
     // The other machine is gone: this machine's deletion is done in full after all.
-    seen.troubles = Troubles::default();
+    seen.step_failures = StepFailures::default();
     seen.machine = refused;
     seen.vm_owner = VmOwner::This;
     assert_ne!(next_deletion_step(&seen), DeletionStep::RemoveFinalizer);

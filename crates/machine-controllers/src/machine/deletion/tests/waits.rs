@@ -14,7 +14,7 @@ use crate::{
     },
     machine::{
         decide::decide,
-        observation::{AttachmentView, Call, DrainState, Flow, NodeStep, Observation, Trouble},
+        observation::{AttachmentView, Call, DrainState, Flow, NodeStep, Observation, StepFailure},
         plan::{Effect, Next, deletion_stage::DeletionStage},
         testing::*,
     },
@@ -153,7 +153,7 @@ fn after_a_step_of_hours_a_deletion_waits_until_its_time_was_watched(#[case] wat
     (unlisted.drain, unlisted.attachments) = (DrainState::Warming, None);
     let mut attached = stepped(DeletionStage::DeleteVolumeAttachments);
     attached.attachments = Some(vec![AttachmentView { name: "a".to_owned(), uid: "u".to_owned(), deleting: false }]);
-    attached.troubles = Trouble { step: NodeStep::Attachments, error: "no".to_owned() }.into();
+    attached.step_failures = StepFailure { step: NodeStep::Attachments, error: "no".to_owned() }.into();
     for seen in [unlisted, attached] {
         let plan = decide(&seen);
         let machine = after(&plan, &seen.machine);
