@@ -133,13 +133,25 @@ impl ControlCluster {
 
 /// The clouds whose drivers are compiled in.
 pub(crate) const CLOUDS: &[Cloud] = &[
+    #[cfg(feature = "alicloud")]
+    Cloud { provider: driver_alicloud::ALICLOUD, driver: alicloud },
     #[cfg(feature = "aws")]
     Cloud { provider: driver_aws::AWS, driver: aws },
+    #[cfg(feature = "azure")]
+    Cloud { provider: driver_azure::AZURE, driver: azure },
     #[cfg(feature = "gcp")]
     Cloud { provider: driver_gcp::GCP, driver: gcp },
     #[cfg(feature = "openstack")]
     Cloud { provider: driver_openstack::OPENSTACK, driver: openstack },
 ];
+
+#[cfg(feature = "alicloud")]
+fn alicloud(settings: &CloudSettings) -> Arc<dyn Driver> {
+    use driver_alicloud::{AlicloudDriver, AlicloudOptions};
+
+    let endpoint = settings.endpoints.get(driver_alicloud::ALICLOUD).cloned();
+    Arc::new(AlicloudDriver::new(AlicloudOptions { endpoint, codes: settings.codes }))
+}
 
 #[cfg(feature = "aws")]
 fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
@@ -153,6 +165,15 @@ fn aws(settings: &CloudSettings) -> Arc<dyn Driver> {
     options.identity_directories.clone_from(&settings.identity_directories);
     options.error_codes = settings.codes;
     Arc::new(AwsDriver::new(options))
+}
+
+#[cfg(feature = "azure")]
+fn azure(settings: &CloudSettings) -> Arc<dyn Driver> {
+    use driver_azure::{AzureDriver, AzureOptions};
+
+    let endpoint = settings.endpoints.get(driver_azure::AZURE).cloned();
+    let identity_directories = settings.identity_directories.clone();
+    Arc::new(AzureDriver::new(AzureOptions { endpoint, identity_directories, codes: settings.codes }))
 }
 
 #[cfg(feature = "gcp")]
@@ -173,8 +194,14 @@ fn openstack(settings: &CloudSettings) -> Arc<dyn Driver> {
 }
 
 /// The rules for classes that apply even without a driver for the provider.
-static KNOWN_RULES: [&ClassRules; 4] =
-    [&driver_aws::CLASSES, &driver_gcp::CLASSES, &driver_local::CLASSES, &driver_openstack::CLASSES];
+static KNOWN_RULES: [&ClassRules; 6] = [
+    &driver_alicloud::CLASSES,
+    &driver_aws::CLASSES,
+    &driver_azure::CLASSES,
+    &driver_gcp::CLASSES,
+    &driver_local::CLASSES,
+    &driver_openstack::CLASSES,
+];
 
 #[cfg(test)]
 mod tests {

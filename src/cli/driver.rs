@@ -110,7 +110,17 @@ mod tests {
         assert!(serve(DriverSet::default()).ends_with("there are: none"));
         let folder = || example_driver::FolderDriver::new("/");
         assert!(serve(DriverSet::default().with(folder())).ends_with("there are: folder"));
-        #[cfg(all(feature = "aws", feature = "gcp", feature = "local", feature = "openstack"))]
-        assert!(serve(DriverSet::built_in().with(folder())).ends_with("there are: aws, gcp, openstack, local, folder"));
+        #[cfg(all(
+            feature = "alicloud",
+            feature = "aws",
+            feature = "azure",
+            feature = "gcp",
+            feature = "local",
+            feature = "openstack"
+        ))]
+        assert!(
+            serve(DriverSet::built_in().with(folder()))
+                .ends_with("there are: alicloud, aws, azure, gcp, openstack, local, folder")
+        );
     }
 }

@@ -131,10 +131,12 @@ pub fn start_quietly(verbosity: i32) -> Result<(), tracing_subscriber::util::Try
 }
 
 /// The crates of this program, by their names in log lines.
-const OURS: [&str; 22] = [
+const OURS: [&str; 24] = [
     "cloud_client",
     "controller_runtime",
+    "driver_alicloud",
     "driver_aws",
+    "driver_azure",
     "driver_external",
     "driver_gcp",
     "driver_local",
