@@ -55,7 +55,7 @@ pub struct ManifestsArgs {
     #[arg(long, default_value = "v1alpha1", value_name = "VERSION")]
     pub stored: StoredVersion,
     /// Oldest API server that has to accept the manifests, such as 1.29
-    #[arg(long, default_value = "1.30", value_name = "VERSION", value_parser = kubernetes_minor)]
+    #[arg(long, default_value = "1.33", value_name = "VERSION", value_parser = kubernetes_minor)]
     pub kube_version: KubernetesMinor,
     /// Namespaces that the webhooks cover; with "namespace" the names of objects outside the namespace contain its name (webhooks,
     /// rbac)
@@ -167,8 +167,8 @@ pub enum StoredVersion {
 pub struct KubernetesMinor(u32);
 
 impl KubernetesMinor {
-    /// From this version on, API servers accept violations that were stored before a rule existed.
-    const RATCHETING: Self = Self(30);
+    /// From this version on, API servers accept violations that were stored before a rule existed, also in writes of the status.
+    const RATCHETING: Self = Self(33);
     /// From this version on, webhooks may have match conditions.
     const MATCH_CONDITIONS: Self = Self(28);
     /// From this version on, policies need no feature gate.

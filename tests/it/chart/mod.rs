@@ -11,6 +11,7 @@ mod neighbours;
 mod priority;
 mod ready;
 mod released;
+mod two_clusters;
 mod uninstalled;
 
 use std::{collections::BTreeSet, ffi::OsString};
@@ -197,6 +198,10 @@ fn definitions_outlive_the_release_unless_the_values_say_otherwise() {
 #[case::views_of_no_pod(
     json!({"replicas": 0, "views": {"enabled": true}, "webhooks": {"url": "https://mcm.example.org"}}), "views.enabled:")]
 #[case::webhooks_of_no_pod(json!({"part": "control", "replicas": 0, "target": {"mode": "none"}}), "webhooks.url:")]
+#[case::conversion_by_no_pod(
+    json!({"replicas": 0, "v1beta1": {"serve": true}, "webhooks": {"createFailurePolicy": "Ignore"}}), "webhooks.url:")]
+#[case::a_label_that_is_a_number(json!({"dashboards": {"labels": {"grafana_dashboard": 1}}}), "grafana_dashboard")]
+#[case::an_annotation_that_is_a_boolean(json!({"podAnnotations": {"sidecar.istio.io/inject": false}}), "podAnnotations")]
 #[case::a_collector_with_a_password(json!({"flags": {"tracing-endpoint": "http://user:secret@collector:4318"}}), "tracing-endpoint")]
 #[case::one_port_twice(json!({"webhooks": {"port": 10258}}), "webhooks.port:")]
 fn pk_023_wrong_values_fail_with_their_path_before_anything_is_installed(#[case] values: Value, #[case] path: &str) {
@@ -388,7 +393,7 @@ fn pk_040_what_a_cluster_lacks_is_said_in_a_sentence(
 }
 
 #[test]
-fn pk_040_the_oldest_kubernetes_that_the_chart_names_gets_every_object() {
+fn pk_040_the_oldest_kubernetes_that_the_chart_names_gets_every_object_and_definitions_that_fit_it() {
     let Some(helm) = Helm::find("pk_040") else { return };
     let render = |version: &str| {
         let case = cases::everything();
@@ -396,7 +401,18 @@ fn pk_040_the_oldest_kubernetes_that_the_chart_names_gets_every_object() {
         let flags = [OPERATORS[0], OPERATORS[1], &version];
         objects(&helm.template("versions", "mcm", &case.values, &flags).expect("rendered"))
     };
-    assert_eq!(render("1.30.0"), render("1.37.0"));
+    let (old, new) = (render("1.30.0"), render("1.37.0"));
+    assert_eq!(old, render("1.32.99"));
+    assert_eq!(new, render("1.33.0"));
+    let (definitions, others): (Vec<_>, Vec<_>) =
+        old.iter().zip(&new).partition(|(object, _)| object["kind"] == "CustomResourceDefinition");
+    assert!(others.iter().all(|(old, new)| old == new));
+    assert_eq!((old.len(), definitions.len()), (new.len(), 4));
+    let rules = |definition: &Value| definition.to_string().matches("x-kubernetes-validations").count();
+    for (old, new) in definitions {
+        assert_eq!(old["metadata"]["name"], new["metadata"]["name"]);
+        assert!(rules(old) < rules(new), "{}", old["metadata"]["name"]);
+    }
 }
 
 #[test]

@@ -40,7 +40,9 @@ pub enum V1Beta1 {
 /// The oldest API server that the definitions are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldestServer {
-    /// 1.30 and later. The API server forgives violations in fields that an update doesn't change.
+    /// 1.33 and later. The API server forgives violations in fields that an update doesn't change. Before, from 1.30 on, it forgives them in updates
+    /// of objects, but not in writes of the status (kubernetes/kubernetes#129503), so that controllers can't write the status of a machine whose spec
+    /// violates a rule.
     #[default]
     Ratcheting,
     /// Earlier versions. Every violation blocks every update, even the removal of a finalizer. So the definitions have no bounds that a stored object

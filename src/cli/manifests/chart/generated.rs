@@ -29,6 +29,8 @@ use machine_api::{
     webhooks::{Client, SERVICE_PORT},
 };
 
+/// The API server forgives stored violations, also in writes of the status ([`OldestServer`]).
+const RATCHETING: Condition = Condition("semverCompare \">=1.33-0\" .Capabilities.KubeVersion.Version");
 const KEEP: Condition = Condition(".Values.crds.keep");
 const CERT_MANAGER: Condition = Condition("eq .Values.certificates.mode \"cert-manager\"");
 const SERVED: Condition = Condition(".Values.v1beta1.serve");
@@ -162,14 +164,17 @@ fn client(has_url: bool) -> Client {
 
 fn crds() -> Vec<ConditionalPart> {
     let objects = |v1beta1: V1Beta1, bundles: Bundles, keep: bool| {
-        let mut objects = labelled(definitions(&CrdOptions { v1beta1, servers: OldestServer::Ratcheting }));
-        for object in &mut objects {
-            if keep {
-                annotate(object, "helm.sh/resource-policy", "keep");
+        let of = |servers: OldestServer| {
+            let mut objects = labelled(definitions(&CrdOptions { v1beta1: v1beta1.clone(), servers }));
+            for object in &mut objects {
+                if keep {
+                    annotate(object, "helm.sh/resource-policy", "keep");
+                }
+                inject(object, bundles);
             }
-            inject(object, bundles);
-        }
-        variant(&objects)
+            variant(&objects)
+        };
+        choose(RATCHETING, of(OldestServer::Ratcheting), of(OldestServer::NotRatcheting))
     };
     let versions = |bundles: Bundles, keep: bool| {
         let served = either(URL, |has_url| {
