@@ -17,6 +17,8 @@ mod certificates;
 mod changelog;
 mod chart;
 mod class_migration;
+#[cfg(any(feature = "gcp", feature = "openstack"))]
+mod cloud;
 mod command_line;
 mod conversion;
 mod crash;

@@ -1,6 +1,6 @@
 //! Shared by the tests of the whole program with a cloud: counts of requests, and a manager that is killed at random moments.
 
-use std::{collections::BTreeMap, env, time::Duration};
+use std::{collections::BTreeMap, env, process::Output, time::Duration};
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -40,4 +40,12 @@ pub async fn killed(manager: &mut TestManager, kills: usize, chance: &mut ChaCha
         manager.restart();
     }
     manager.wait_until_ready().await;
+}
+
+/// The output of a program that must succeed.
+pub fn succeeded(program: &str, run: std::io::Result<Output>) -> Output {
+    let run = run.expect("the program runs");
+    let [output, error] = [&run.stdout, &run.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(run.status.success(), "{program}: {output}{error}");
+    run
 }

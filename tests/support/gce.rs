@@ -1,9 +1,6 @@
 //! A project in the fake of Compute Engine, which runs in this process, and the kubelets of its instances.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Output,
-};
+use std::path::{Path, PathBuf};
 
 use fake_gce::{
     ACCOUNT, Call, FakeGce, IMAGE, MACHINE_TYPE, NETWORK, PROJECT, REGION, SECOND_KEY_ID, SUBJECT_TOKEN, SUBNETWORK,
@@ -12,7 +9,7 @@ use fake_gce::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::{moto, process::Process, scratch};
+use super::{clouds::succeeded, moto, process::Process, scratch};
 
 /// The tags that identify the owner of an instance.
 pub const TAGS: [&str; 2] = ["kubernetes-io-cluster-whole-program", "kubernetes-io-role-node"];
@@ -35,7 +32,7 @@ impl Gce {
     }
 
     /// The Secret `cloud`, with the key of the service account.
-    pub fn secret(&self) -> Value {
+    pub fn secret_of_account(&self) -> Value {
         let data = json!({"serviceAccountJSON": self.fake.service_account(), "userData": USER_DATA});
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud"}, "stringData": data})
     }
@@ -56,26 +53,21 @@ impl Gce {
     }
 
     /// A class with the Secret `cloud`.
-    pub fn class(name: &str, namespace: &str, machine_type: &str) -> Value {
+    pub fn class_of(name: &str, namespace: &str, machine_type: &str) -> Value {
         json!({
             "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineClass", "metadata": {"name": name}, "provider": "GCP",
             "providerSpec": Self::provider_spec(machine_type), "secretRef": {"name": "cloud", "namespace": namespace},
         })
     }
 
-    /// The numbers of instances and disks.
-    pub fn counts(&self) -> [usize; 2] {
-        [self.fake.instances().len(), self.fake.disks().len()]
-    }
-
     /// The methods that the program has called. The kubelets sign with another key.
-    pub fn requests(&self) -> Vec<String> {
+    pub fn own_requests(&self) -> Vec<String> {
         let own = |call: &Call| call.by != SECOND_KEY_ID;
         self.fake.requests().iter().filter(|call| own(call)).map(|call| call.method.id().to_owned()).collect()
     }
 
     /// Starts the kubelets, so that every running instance has a Node in the cluster.
-    pub fn kubelets(&self, kubeconfig: &Path) -> Process {
+    pub fn start_kubelets(&self, kubeconfig: &Path) -> Process {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/kubelets").to_owned();
         let arguments = [
             format!("KEY_FILE={}", self.fake.second_service_account()),
@@ -117,11 +109,4 @@ pub fn insert_body() -> Value {
         "disks": [{"boot": true, "autoDelete": true, "initializeParams": {"sourceImage": IMAGE}}],
         "networkInterfaces": [{"subnetwork": format!("regions/{REGION}/subnetworks/{SUBNETWORK}")}],
     })
-}
-
-fn succeeded(program: &str, run: std::io::Result<Output>) -> Output {
-    let run = run.expect("the program runs");
-    let [output, error] = [&run.stdout, &run.stderr].map(|text| String::from_utf8_lossy(text));
-    assert!(run.status.success(), "{program}: {output}{error}");
-    run
 }

@@ -76,7 +76,7 @@ impl Project {
     }
 
     /// The Secret `cloud`, with an application credential of the project.
-    pub fn secret(&self) -> Value {
+    pub fn secret_of_project(&self) -> Value {
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "cloud"}, "stringData": {
             "authURL": format!("{}/v3", self.identity.url()), "domainName": "Default", "tenantName": self.region(),
             "applicationCredentialID": self.made["application_credential"],
@@ -86,7 +86,7 @@ impl Project {
     }
 
     /// A class whose servers have a port and a volume that the driver creates.
-    pub fn class(&self, name: &str, namespace: &str, flavor: &str) -> Value {
+    pub fn class_of(&self, name: &str, namespace: &str, flavor: &str) -> Value {
         let machines = &self.made["machines"];
         json!({
             "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineClass", "metadata": {"name": name},
@@ -111,7 +111,7 @@ impl Project {
     }
 
     /// `servers`, `ports` and `volumes` of the project. If they change while they are read, they are read again.
-    pub async fn inventory(&self) -> Value {
+    pub async fn servers_ports_and_volumes(&self) -> Value {
         let arguments = [&*self.folder.display().to_string(), "machines", "inventory"].map(str::to_owned);
         wait_until("an inventory of the project", Duration::from_secs(180), || run(&self.python, "ask.py", &arguments))
             .await
@@ -133,7 +133,7 @@ impl Project {
     }
 
     /// The kinds of the program's requests to the services.
-    pub fn requests(&self) -> Vec<String> {
+    pub fn own_requests(&self) -> Vec<String> {
         self.proxies().iter().flat_map(|proxy| proxy.requests()).map(|request| kind(&request)).collect()
     }
 
@@ -145,7 +145,7 @@ impl Project {
     }
 
     /// Starts the kubelets, so that every running server has a Node in the cluster.
-    pub fn kubelets(&self, kubeconfig: &Path) -> Process {
+    pub fn start_kubelets(&self, kubeconfig: &Path) -> Process {
         let program = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/kubelets").to_owned();
         let endpoint = format!("{}:machines", self.folder.display());
         let arguments = ["-B".to_owned(), program, "openstack".to_owned(), endpoint, kubeconfig.display().to_string()];

@@ -7,16 +7,15 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use fault_proxy::{Fault, FaultProxy, ReceivedRequest, Reply, Rule, action, any};
-use rand::{RngExt, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use crate::{
-    aws::{CLASS, DEPLOYMENT, NO_SIMULATION, Stage, counted},
+    aws::{CLASS, DEPLOYMENT, Stage},
     fleet::{self, none_left},
     refusals::Seed,
     support::{
         ManagerOptions, TestManager,
+        clouds::{NO_SIMULATION, chance, counted, killed, number},
         cluster_object::{name, text},
         wait::expect,
         wait_until,
@@ -34,10 +33,8 @@ const THROTTLED: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Response><
 #[tokio::test(flavor = "multi_thread")]
 async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies() {
     let Some(stage) = Stage::new("aws::faults::a_fleet_has_one_instance_for_each_machine").await else { return };
-    let machines = std::env::var("MCM_AWS_FAULTS").ok().and_then(|text| text.parse().ok()).unwrap_or(MACHINES);
-    let seed = std::env::var("MCM_TEST_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(rand::random);
-    println!("MCM_TEST_SEED={seed}");
-    let mut chance = ChaCha8Rng::seed_from_u64(seed);
+    let machines = number("MCM_AWS_FAULTS").unwrap_or(MACHINES);
+    let mut chance = chance();
 
     let proxy = FaultProxy::before(&stage.moto.url).await.expect("a port");
     proxy.keep_to_tokens("ClientToken");
@@ -55,7 +52,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies
     let mut deployment = Seed::Deployment.object();
     deployment["spec"]["replicas"] = json!(machines);
     stage.namespace.apply(&deployment.to_string()).await.succeed();
-    killed(&mut manager, &mut chance).await;
+    killed(&mut manager, KILLS, &mut chance).await;
     wait_until("all machines to run", TIMEOUT, || async {
         let all = stage.namespace.list("machines").await;
         let running = all.iter().filter(|machine| fleet::phase(machine) == "Running").count();
@@ -68,7 +65,7 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies
 
     faults_of_deletions(&proxy);
     stage.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
-    killed(&mut manager, &mut chance).await;
+    killed(&mut manager, KILLS, &mut chance).await;
     for resource in ["machines", "machinesets", "machinedeployments"] {
         none_left(&stage.namespace, resource, TIMEOUT).await;
     }
@@ -76,16 +73,6 @@ async fn a_03_a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies
     println!("{machines} machines are gone: {}, {} of them EC2 has got", counted(&actions(&proxy)), arrived(&stage));
     stage.namespace.kubectl(&["delete", "machineclass", CLASS, "--timeout=300s"]).await.succeed();
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
-}
-
-/// Kills the manager at random moments; at the end it is running.
-async fn killed(manager: &mut TestManager, chance: &mut ChaCha8Rng) {
-    for _ in 0..KILLS {
-        tokio::time::sleep(Duration::from_millis(chance.random_range(1000..6000))).await;
-        manager.kill();
-        manager.restart();
-    }
-    manager.wait_until_ready().await;
 }
 
 /// Each kind of fault has its own period, so that the faults coincide in changing combinations.

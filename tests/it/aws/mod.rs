@@ -16,6 +16,7 @@ use crate::{
     refusals::Seed,
     support::{
         ManagerOptions, Namespace, Rig, Rights, TestManager,
+        clouds::{NO_SIMULATION, counted},
         cluster_object::{condition, items, name, text},
         moto::{self, Moto, PROFILE, ROOT_DEVICE, Types},
         wait::expect,
@@ -29,8 +30,6 @@ pub const CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-30c4a";
 const NEW_CLASS: &str = "shoot--i034796--tre-worker-q3rb4-z1-77777";
 const KEY_PAIR: &str = "shoot--i544024--hana-test-ssh-publickey";
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// A simulated cloud that impersonates no provider.
-pub const NO_SIMULATION: &str = "seed: 1\nimpersonate: []\n";
 
 /// A cluster, a cloud and a namespace with machines.
 pub struct Stage {
@@ -173,13 +172,6 @@ async fn the_manifests_of_the_design_notes_become_instances_and_are_deleted_agai
 
     c_14_no_secret_is_logged(&manager.log(), &stage, &user_data);
     assert_eq!(manager.terminate(), 0, "{}", manager.log());
-}
-
-/// The number of requests for each action.
-pub fn counted(actions: &[String]) -> String {
-    let names: BTreeSet<_> = actions.iter().collect();
-    let counts = names.iter().map(|name| format!("{name} {}", actions.iter().filter(|action| action == name).count()));
-    format!("{} in all, {}", actions.len(), counts.collect::<Vec<_>>().join(", "))
 }
 
 /// Checks the instances against the class, as boto3 shows them, and returns their user data.

@@ -3,18 +3,16 @@
 //!
 //! `MCM_TEST_SEED` repeats the moments of the kills, `MCM_GCP_FAULTS=N` chooses the number of machines.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use fake_gce::Refusal;
 use fault_proxy::{Fault, FaultProxy, Reply, Rule, any, request};
 use http::Method as Verb;
 
 use crate::{
-    gcp::Stage,
-    support::{
-        ManagerOptions, TestManager,
-        clouds::{NO_SIMULATION, chance, counted, killed, number},
-    },
+    cloud::{During, a_fleet_with_faults},
+    gcp::{each_was_inserted_once, stage},
+    support::clouds::number,
 };
 
 /// Machines in every run; the nightly run has more.
@@ -22,33 +20,16 @@ const MACHINES: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_has_one_instance_for_each_machine_in_spite_of_lost_replies() {
-    let Some(stage) = Stage::new("gcp::faults::a_fleet_has_one_instance_for_each_machine").await else { return };
+    let Some(stage) = stage("gcp::faults::a_fleet_has_one_instance_for_each_machine").await else { return };
     let machines = number("MCM_GCP_FAULTS").unwrap_or(MACHINES);
-    let timeout = Duration::from_secs(300 + 12 * machines as u64);
-    let kills = (machines / 8).clamp(3, 10);
-    let mut chance = chance();
-    let proxy = FaultProxy::before(stage.gce.fake.url()).await.expect("a port");
-    let options = ManagerOptions {
-        simulation: NO_SIMULATION.to_owned(),
-        flags: vec![format!("--provider-endpoint=GCP={}", proxy.url())],
-        ..ManagerOptions::default()
-    };
-    let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
-
-    add_faults(&proxy, &Verb::POST);
-    stage.apply_machines(machines).await;
-    killed(&mut manager, kills, &mut chance).await;
-    stage.each_machine_has_its_instance(machines, timeout).await;
-    println!("{machines} machines run, {kills} kills: {}", counted(&stage.gce.requests()));
-    let ever = stage.gce.fake.inserted();
-    assert_eq!((ever.len(), ever.iter().collect::<BTreeSet<_>>().len()), (machines, machines), "{ever:?}");
-
-    add_faults(&proxy, &Verb::DELETE);
-    stage.delete_the_deployment().await;
-    killed(&mut manager, kills, &mut chance).await;
-    stage.nothing_is_left(timeout).await;
-    println!("{machines} machines are gone, {kills} more kills: {}", counted(&stage.gce.requests()));
-    assert_eq!(manager.terminate(), 0, "{}", manager.log());
+    let proxy = FaultProxy::before(stage.account.fake.url()).await.expect("a port");
+    let flags = vec![format!("--provider-endpoint=GCP={}", proxy.url())];
+    a_fleet_with_faults(&stage, machines, flags, |during| match during {
+        During::Creations => add_faults(&proxy, &Verb::POST),
+        During::Deletions => add_faults(&proxy, &Verb::DELETE),
+    })
+    .await;
+    each_was_inserted_once(&stage, machines);
 }
 
 /// Each kind of fault has its own period, so that the faults coincide in changing combinations. `loses` is the verb whose replies are lost.

@@ -3,28 +3,21 @@
 
 mod faults;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use fake_gce::{MACHINE_TYPE, OTHER_MACHINE_TYPE, PROJECT, Timing, ZONE};
 use serde_json::{Value, json};
 
 use crate::{
-    fleet::{none_left, rolled_out, running_machines},
+    cloud::{Account, Size, Stage, a_life},
     support::{
-        ManagerOptions, Namespace, Rig, Rights, TestManager,
-        clouds::{NO_SIMULATION, counted},
-        cluster_object::{condition, items, name, text},
+        cluster_object::{name, text},
         gce::{Gce, TAGS, insert_body},
         process::Process,
         scratch,
-        wait::expect,
-        wait_until,
     },
 };
 
-const NAMESPACE: &str = "gcp";
-pub const DEPLOYMENT: &str = "whole";
-const TIMEOUT: Duration = Duration::from_secs(300);
 /// How long things take: long enough that every state of an instance is seen.
 const TIMING: Timing = Timing {
     operation: Duration::from_millis(1500),
@@ -32,86 +25,61 @@ const TIMING: Timing = Timing {
     visible_after: Duration::from_secs(1),
 };
 
-/// A cluster, a project, and the kubelets of its instances.
-pub struct Stage {
-    pub rig: Arc<Rig>,
-    pub gce: Gce,
-    pub namespace: Namespace,
-    _kubelets: Process,
+/// A cluster and an empty project.
+async fn stage(test: &str) -> Option<Stage<Gce>> {
+    Stage::new(test, Gce::start(test, TIMING).await?).await
 }
 
-impl Stage {
-    pub async fn new(test: &str) -> Option<Self> {
-        let gce = Gce::start(test, TIMING).await?;
-        let rig = Rig::own(test).await?;
-        rig.with_controller_manager().await;
-        rig.install_crds().await;
-        let kubelets = gce.kubelets(rig.admin_kubeconfig());
-        let namespace = rig.namespace_named(NAMESPACE).await;
-        Some(Self { rig, gce, namespace, _kubelets: kubelets })
+impl Account for Gce {
+    const NAMESPACE: &'static str = "gcp";
+
+    fn kubelets(&self, kubeconfig: &Path) -> Process {
+        self.start_kubelets(kubeconfig)
     }
 
-    pub async fn apply(&self, object: &Value) {
-        self.namespace.apply(&object.to_string()).await.succeed();
+    fn secret(&self) -> Value {
+        self.secret_of_account()
     }
 
-    /// Applies Secret, class and deployment.
-    pub async fn apply_machines(&self, replicas: usize) {
-        self.apply(&self.gce.secret()).await;
-        self.apply(&Gce::class("small", NAMESPACE, MACHINE_TYPE)).await;
-        let label = json!({"app": DEPLOYMENT});
-        self.apply(&json!({
-            "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "MachineDeployment", "metadata": {"name": DEPLOYMENT},
-            "spec": {
-                "replicas": replicas, "selector": {"matchLabels": label},
-                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-                "template": {"metadata": {"labels": label}, "spec": {
-                    "class": {"kind": "MachineClass", "name": "small"},
-                    "nodeTemplate": {"metadata": {"labels": {"pool": DEPLOYMENT}}},
-                }},
-            },
-        }))
-        .await;
+    fn class(&self, size: Size) -> Value {
+        Self::class_of(size.class(), Self::NAMESPACE, machine_type(size))
     }
 
-    /// Waits until this number of machines runs and the project has exactly one instance with its two disks for each of them.
-    pub async fn each_machine_has_its_instance(&self, count: usize, patience: Duration) -> Vec<Value> {
-        let machines = running_machines(&self.namespace, count, patience).await;
-        let wanted: BTreeSet<_> = machines.iter().map(|machine| text(machine, "/spec/providerID").to_owned()).collect();
-        wait_until("one instance for each machine", patience, || async {
-            let instances = self.gce.fake.instances();
-            let found: BTreeSet<_> = instances
-                .iter()
-                .map(|instance| format!("gce:///{PROJECT}/{ZONE}/{}", text(instance, "/name")))
-                .collect();
-            let whole = found == wanted && self.gce.counts() == [count, 2 * count];
-            expect(whole, || format!("machines {wanted:?}, instances {found:?}, {:?}", self.gce.counts()))
-        })
-        .await;
-        machines
+    fn requests(&self) -> Vec<String> {
+        self.own_requests()
     }
 
-    async fn nodes(&self) -> Vec<Value> {
-        items(&self.rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
+    async fn inventory(&self) -> (BTreeSet<String>, Vec<usize>) {
+        let id = |instance: &Value| format!("gce:///{PROJECT}/{ZONE}/{}", text(instance, "/name"));
+        (self.fake.instances().iter().map(id).collect(), vec![self.fake.disks().len()])
     }
 
-    pub async fn delete_the_deployment(&self) {
-        self.namespace.kubectl(&["delete", "machinedeployment", DEPLOYMENT, "--wait=false"]).await.succeed();
+    fn resources_of_one(&self) -> Vec<usize> {
+        vec![2]
     }
 
-    /// Waits until the machines are deleted. The project must be empty with the last machine. Then waits for the Nodes and our finalizers.
-    pub async fn nothing_is_left(&self, patience: Duration) {
-        for resource in ["machines", "machinesets", "machinedeployments"] {
-            none_left(&self.namespace, resource, patience).await;
-        }
-        assert_eq!(self.gce.counts(), [0; 2], "{:?}", self.gce.fake.instances());
-        wait_until("the last node to go", patience, || async {
-            let nodes = self.nodes().await;
-            expect(nodes.is_empty(), || format!("{:?}", nodes.iter().map(name).collect::<Vec<_>>()))
-        })
-        .await;
-        self.namespace.kubectl(&["delete", "machineclass", "--all", "--timeout=60s"]).await.succeed();
-        self.namespace.kubectl(&["delete", "secret", "cloud", "--timeout=60s"]).await.succeed();
+    async fn check(&self, machines: &[Value], size: Size) {
+        instances_match_their_class(self, machines, machine_type(size));
+    }
+
+    /// With two slashes.
+    fn node_id(&self, machine: &Value) -> String {
+        format!("gce://{PROJECT}/{ZONE}/{}", name(machine))
+    }
+
+    /// A line of the private key, the user data, and signed tokens.
+    fn secret_texts(&self) -> Vec<String> {
+        let file: Value = serde_json::from_str(&self.fake.service_account()).expect("a key file");
+        let of_key = text(&file, "/private_key").lines().nth(3).expect("a key has lines");
+        // The last words are how the headers of tokens begin: {"alg":"RS256", and {"typ":.
+        [of_key, "#!/bin/sh", "eyJhbGciOiJSUzI1NiI", "eyJ0eXAiOiJKV1Qi"].map(str::to_owned).to_vec()
+    }
+}
+
+const fn machine_type(size: Size) -> &'static str {
+    match size {
+        Size::Small => MACHINE_TYPE,
+        Size::Large => OTHER_MACHINE_TYPE,
     }
 }
 
@@ -138,46 +106,20 @@ async fn googles_own_client_uses_the_fake_with_each_kind_of_credentials() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn machines_become_instances_roll_shrink_and_go_again() {
-    let Some(stage) = Stage::new("gcp::machines_become_instances_roll_shrink_and_go_again").await else { return };
-    let options = ManagerOptions {
-        simulation: NO_SIMULATION.to_owned(),
-        // The highest verbosity, to check that no secret is logged.
-        flags: vec![format!("--provider-endpoint=GCP={}", stage.gce.fake.url()), "-v=10".to_owned()],
-        rights: Rights::Generated,
-    };
-    let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
-    manager.register_webhooks(&stage.rig, &stage.namespace).await;
-    stage.apply_machines(3).await;
-    let machines = stage.each_machine_has_its_instance(3, TIMEOUT).await;
-    println!("requests until 3 machines run: {}", counted(&stage.gce.requests()));
-    instances_match_their_class(&stage, &machines, MACHINE_TYPE);
-    nodes_are_of_their_machines(&stage, &machines).await;
+    let Some(stage) = stage("gcp::machines_become_instances_roll_shrink_and_go_again").await else { return };
+    a_life(&stage, vec![format!("--provider-endpoint=GCP={}", stage.account.fake.url())]).await;
+    each_was_inserted_once(&stage, 6);
+}
 
-    stage.apply(&Gce::class("large", NAMESPACE, OTHER_MACHINE_TYPE)).await;
-    let change =
-        json!({"spec": {"template": {"spec": {"class": {"kind": "MachineClass", "name": "large"}}}}}).to_string();
-    stage.namespace.kubectl(&["patch", "machinedeployment", DEPLOYMENT, "--type=merge", "-p", &change]).await.succeed();
-    wait_until("the rollout", 2 * TIMEOUT, || async {
-        rolled_out(&stage.namespace.get("machinedeployment", DEPLOYMENT).await, 3)
-    })
-    .await;
-    let machines = stage.each_machine_has_its_instance(3, TIMEOUT).await;
-    instances_match_their_class(&stage, &machines, OTHER_MACHINE_TYPE);
-    stage.namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=1"]).await.succeed();
-    stage.each_machine_has_its_instance(1, TIMEOUT).await;
-
-    stage.delete_the_deployment().await;
-    stage.nothing_is_left(TIMEOUT).await;
-    println!("requests for 6 machines until all are gone: {}", counted(&stage.gce.requests()));
-    let ever = stage.gce.fake.inserted();
-    assert_eq!((ever.len(), ever.iter().collect::<BTreeSet<_>>().len()), (6, 6), "{ever:?}");
-    no_secret_is_logged(&manager.log(), &stage);
-    assert_eq!(manager.terminate(), 0, "{}", manager.log());
+/// Each name has had one instance.
+fn each_was_inserted_once(stage: &Stage<Gce>, count: usize) {
+    let ever = stage.account.fake.inserted();
+    assert_eq!((ever.len(), ever.iter().collect::<BTreeSet<_>>().len()), (count, count), "{ever:?}");
 }
 
 /// Checks the instances, as the fake has them, against the class.
-fn instances_match_their_class(stage: &Stage, machines: &[Value], machine_type: &str) {
-    let (instances, disks) = (stage.gce.fake.instances(), stage.gce.fake.disks());
+fn instances_match_their_class(gce: &Gce, machines: &[Value], machine_type: &str) {
+    let (instances, disks) = (gce.fake.instances(), gce.fake.disks());
     for machine in machines {
         let one = |all: &[Value], wanted: &str| {
             let found = all.iter().find(|one| text(one, "/name") == wanted);
@@ -205,33 +147,5 @@ fn instances_match_their_class(stage: &Stage, machines: &[Value], machine_type: 
         let (boot, data) = (one(&disks, name(machine)), one(&disks, &format!("{}-1", name(machine))));
         assert_eq!((&boot["sizeGb"], &boot["labels"]), (&json!("50"), &json!({"pool": "whole"})));
         assert!(text(&boot, "/type").ends_with("/pd-ssd") && text(&data, "/type").ends_with("/pd-balanced"));
-    }
-}
-
-/// A Node has the id of its instance as the cloud controller manager of Google writes it: with two slashes.
-async fn nodes_are_of_their_machines(stage: &Stage, machines: &[Value]) {
-    let nodes = stage.nodes().await;
-    assert_eq!(nodes.len(), machines.len());
-    for machine in machines {
-        let node = nodes.iter().find(|node| name(node) == name(machine)).expect("its node");
-        let instance = format!("{PROJECT}/{ZONE}/{}", name(machine));
-        assert_eq!(text(machine, "/spec/providerID"), format!("gce:///{instance}"));
-        assert_eq!(text(node, "/spec/providerID"), format!("gce://{instance}"));
-        assert_eq!(text(machine, "/metadata/labels/node"), name(node));
-        assert_eq!(text(node, "/metadata/labels/pool"), DEPLOYMENT);
-        assert_eq!(text(node, "/metadata/labels/node.gardener.cloud~1machine-name"), name(machine));
-        assert_eq!(condition(node, "Ready"), "True");
-    }
-}
-
-/// Neither a line of the private key, nor the user data, nor a signed token.
-fn no_secret_is_logged(log: &str, stage: &Stage) {
-    assert!(log.contains("CreateMachine") || log.contains("create"), "something is logged");
-    let file: Value = serde_json::from_str(&stage.gce.fake.service_account()).expect("a key file");
-    let of_key = text(&file, "/private_key").lines().nth(3).expect("a key has lines");
-    // The last word is how every header of a token begins: {"alg":"RS256", or {"typ":.
-    for secret in [of_key, "#!/bin/sh", "eyJhbGciOiJSUzI1NiI", "eyJ0eXAiOiJKV1Qi"] {
-        let line = log.lines().find(|line| line.contains(secret));
-        assert!(line.is_none(), "a secret is in the log: {line:?}");
     }
 }

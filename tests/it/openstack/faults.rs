@@ -9,12 +9,9 @@ use fault_proxy::{Fault, FaultProxy, Reply, Rule, any, request};
 use http::Method;
 
 use crate::{
-    openstack::Stage,
-    support::{
-        ManagerOptions, TestManager,
-        clouds::{NO_SIMULATION, chance, counted, killed, number},
-        openstack::Project,
-    },
+    cloud::{During, a_fleet_with_faults},
+    openstack::stage,
+    support::{clouds::number, openstack::Project},
 };
 
 /// Machines in every run; the nightly run has more.
@@ -22,33 +19,20 @@ const MACHINES: usize = 12;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_has_one_server_for_each_machine_in_spite_of_lost_replies() {
-    let Some(stage) = Stage::new("openstack::faults::a_fleet_has_one_server_for_each_machine").await else { return };
+    let Some(stage) = stage("openstack::faults::a_fleet_has_one_server_for_each_machine").await else { return };
     let machines = number("MCM_OPENSTACK_FAULTS").unwrap_or(MACHINES);
-    let timeout = Duration::from_secs(300 + 12 * machines as u64);
-    let kills = (machines / 8).clamp(4, 10);
-    let mut chance = chance();
-    let options = ManagerOptions { simulation: NO_SIMULATION.to_owned(), ..ManagerOptions::default() };
-    let mut manager = TestManager::start(&stage.rig, &stage.namespace, &options).await;
-    let project = &stage.project;
-
-    faults_of_creations(project);
-    stage.apply_machines(machines).await;
-    killed(&mut manager, kills, &mut chance).await;
-    stage.each_machine_has_its_server(machines, timeout).await;
-    println!("{machines} machines run, {kills} kills: {}", counted(&project.requests()));
-
-    faults_of_deletions(project);
-    stage.delete_the_deployment().await;
-    killed(&mut manager, kills, &mut chance).await;
-    stage.nothing_is_left(timeout).await;
-    println!("{machines} machines are gone, {kills} more kills: {}", counted(&project.requests()));
+    let project = &stage.account;
+    a_fleet_with_faults(&stage, machines, Vec::new(), |during| match during {
+        During::Creations => faults_of_creations(project),
+        During::Deletions => faults_of_deletions(project),
+    })
+    .await;
     let ever = project.servers_ever().await;
     let ever = ever.as_object().into_iter().flat_map(|names| names.values());
     println!(
         "servers that the names have had: {:?}",
         ever.map(|ids| ids.as_array().map_or(0, Vec::len)).collect::<Vec<_>>()
     );
-    assert_eq!(manager.terminate(), 0, "{}", manager.log());
 }
 
 /// Each kind of fault has its own period, so that the faults coincide in changing combinations. After a lost reply, the driver looks at once for what
