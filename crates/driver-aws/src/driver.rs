@@ -27,7 +27,7 @@ use crate::{
     query::Query,
     sign,
     spec::Spec,
-    state::Kept,
+    state::LaunchState,
 };
 
 /// The most client tokens that one creation tries.
@@ -160,7 +160,7 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// `FailedPrecondition` for credentials of another account than that of the instance.
     async fn check_account(&self, ec2: &Session<'_>) -> Result<(), Status> {
-        let Some(made_in) = Kept::of(&self.machine.status.last_known_state).and_then(|kept| kept.account) else {
+        let Some(made_in) = LaunchState::of(&self.machine.status.last_known_state).and_then(|kept| kept.account) else {
             return Ok(());
         };
         let login = tokio::time::timeout(IDENTITY_TIMEOUT, ec2.account_id()).await;
@@ -385,7 +385,7 @@ impl Driver for AwsDriver {
                 };
                 let attempt = lookup::next_attempt(&subject.token()?, &ended);
                 let launched = subject.launched(&ec2, &root_device, attempt).await?;
-                let state = Kept { launched: Timestamp::now(), account: launched.account.clone() }.state();
+                let state = LaunchState { launched: Timestamp::now(), account: launched.account.clone() }.state();
                 let remembering = |status: Status| Status { last_known_state: Some(state.clone()), ..status };
                 let instance = subject.visible(&ec2, launched).await.map_err(remembering)?;
                 (instance, state)
@@ -393,7 +393,7 @@ impl Driver for AwsDriver {
             1 => {
                 let instance = live.into_iter().next().unwrap_or_default();
                 let launched = instance.launched.unwrap_or_else(Timestamp::now);
-                let state = Kept { launched, account: instance.account.clone() }.state();
+                let state = LaunchState { launched, account: instance.account.clone() }.state();
                 (instance, state)
             }
             _ => return Err(lookup::too_many(&live)),

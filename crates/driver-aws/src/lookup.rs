@@ -10,7 +10,7 @@ use crate::{
     actions::{Instance, Interface},
     regions,
     spec::{NetworkInterface, Spec},
-    state::Kept,
+    state::LaunchState,
 };
 
 /// The region and the id of an instance, from a provider id.
@@ -51,7 +51,7 @@ pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 pub fn may_be_shown_later(machine: &Machine, now: Timestamp) -> bool {
     let last = &machine.status.last_operation;
     let creation = last.last_update_time.as_ref().filter(|_| last.operation == OperationType::Create);
-    let launched = Kept::of(&machine.status.last_known_state).map(|kept| kept.launched);
+    let launched = LaunchState::of(&machine.status.last_known_state).map(|kept| kept.launched);
     let written = machine.metadata.creation_timestamp.iter().chain(creation).map(|time| time.0);
     // The clock of another host may be ahead, so a time in the future is recent.
     let is_recent =

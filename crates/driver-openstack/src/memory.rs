@@ -83,7 +83,7 @@ pub struct Memory {
 /// The form of a memory in the last known state of a machine.
 #[derive(Default, Deserialize, Serialize)]
 #[serde(default)]
-struct Kept {
+struct StoredMemory {
     /// The keys of each owner.
     owners: Vec<Vec<String>>,
     /// Whether the machine may have volumes.
@@ -103,7 +103,7 @@ impl Memory {
     ///
     /// An owner in the state counts if it has a key of a cluster in common with the class. The same rule applies to a server that is found by its id.
     pub fn of(spec: &Spec, owner: &OwnerTags, last_known_state: &str) -> Self {
-        let kept: Kept = serde_json::from_str(last_known_state).unwrap_or_default();
+        let kept: StoredMemory = serde_json::from_str(last_known_state).unwrap_or_default();
         let volumes = match spec.root_disk() {
             RootDisk::Own { .. } => Volumes::Wanted,
             RootDisk::OfFlavor | RootDisk::MadeByNova(_) if kept.own_volumes => Volumes::Made,
@@ -187,7 +187,8 @@ impl Memory {
         let volumes = self.volumes > Volumes::Unlikely;
         let project = self.project.clone();
         let own_volumes = self.volumes >= Volumes::Made;
-        let kept = Kept { owners: self.owners.all().map(keys).collect(), volumes, own_volumes, regions, project };
+        let kept =
+            StoredMemory { owners: self.owners.all().map(keys).collect(), volumes, own_volumes, regions, project };
         serde_json::to_string(&kept).unwrap_or_default()
     }
 }

@@ -66,10 +66,10 @@ async fn all_of(subject: &Subject<'_>, memory: &Memory, cloud: &Session<'_>, ser
     }
     // Without a name, ports and volumes can't be found.
     let Ok(name) = subject.name() else { return Ok(()) };
-    let rest = Rest { subject, memory, cloud, deletion: subject.deletion(servers), ended: &ended };
-    rest.remove_ports(name).await?;
+    let leftovers = Leftovers { subject, memory, cloud, deletion: subject.deletion(servers), ended: &ended };
+    leftovers.remove_ports(name).await?;
     // The class may have asked for a volume before, whatever it says now.
-    rest.remove_volumes(name).await
+    leftovers.remove_volumes(name).await
 }
 
 /// Waits until a server is deleted, and returns its last state.
@@ -102,7 +102,7 @@ async fn gone(cloud: &Session<'_>, id: &str) -> Result<State, Status> {
 }
 
 /// The ports and volumes of a machine whose servers are deleted.
-struct Rest<'a> {
+struct Leftovers<'a> {
     subject: &'a Subject<'a>,
     memory: &'a Memory,
     cloud: &'a Session<'a>,
@@ -111,7 +111,7 @@ struct Rest<'a> {
     ended: &'a [&'a str],
 }
 
-impl Rest<'_> {
+impl Leftovers<'_> {
     /// Whether a port or a volume is in use by a server that exists. It may be another server with the machine's name.
     ///
     /// # Errors

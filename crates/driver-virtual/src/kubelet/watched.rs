@@ -25,11 +25,11 @@ pub trait Facts: Debug + Send + Sync + 'static {
 
 /// An object in one version. Clones share it.
 #[derive(Debug)]
-pub struct Watched<F>(Arc<Kept<F>>);
+pub struct Watched<F>(Arc<StoredFacts<F>>);
 
 /// The stored data of an object.
 #[derive(Debug)]
-pub struct Kept<F> {
+pub struct StoredFacts<F> {
     /// The namespace and the name.
     pub key: ObjectKey,
     /// The UID.
@@ -44,7 +44,7 @@ impl<F: Facts> Watched<F> {
     /// The stored data of this object.
     pub fn new(object: &F::Object) -> Self {
         let meta = object.meta();
-        Self(Arc::new(Kept {
+        Self(Arc::new(StoredFacts {
             key: ObjectKey::of(object),
             uid: meta.uid.clone().unwrap_or_default(),
             version: meta.resource_version.clone().unwrap_or_default(),
@@ -60,9 +60,9 @@ impl<F> Clone for Watched<F> {
 }
 
 impl<F> Deref for Watched<F> {
-    type Target = Kept<F>;
+    type Target = StoredFacts<F>;
 
-    fn deref(&self) -> &Kept<F> {
+    fn deref(&self) -> &StoredFacts<F> {
         &self.0
     }
 }

@@ -134,13 +134,13 @@ async fn a_22_the_state_of_a_machine_tells_another_process_when_its_instance_was
     let mut rig = Rig::new(json!({}));
     let created = rig.create().await.unwrap();
     let now = Timestamp::now();
-    let kept = Kept::of(&created.last_known_state.unwrap()).unwrap();
+    let kept = LaunchState::of(&created.last_known_state.unwrap()).unwrap();
     assert!(now.duration_since(kept.launched) < SignedDuration::from_secs(60), "{kept:?}");
     let launched = now - SignedDuration::from_secs(seconds);
     rig.another_process_leads();
     rig.machine.spec.provider_id = created.vm.provider_id;
     rig.made_ago(3600);
-    rig.machine.status.last_known_state = Kept { launched, account: None }.state();
+    rig.machine.status.last_known_state = LaunchState { launched, account: None }.state();
     rig.machine.status.last_operation.operation = OperationType::Delete;
     rig.machine.status.last_operation.last_update_time = Some(Time(now));
     rig.ec2.state().vms.clear();
@@ -152,7 +152,7 @@ async fn a_22_a_failed_creation_keeps_the_time_of_its_launch() {
     let rig = Rig::new(json!({}));
     rig.ec2.state().launches = Some(("terminated", "Server.InternalError"));
     let state = rig.create().await.unwrap_err().last_known_state;
-    assert!(state.as_deref().and_then(Kept::of).is_some(), "{state:?}");
+    assert!(state.as_deref().and_then(LaunchState::of).is_some(), "{state:?}");
 }
 
 /// The reply of the launch is lost, and EC2 does not show the instance yet.
@@ -267,9 +267,9 @@ async fn credentials_of_another_account_end_no_machine() {
     rig.ec2.state().account = "111111111111";
     let created = rig.create().await.unwrap();
     rig.machine.status.last_known_state = created.last_known_state.unwrap();
-    rig.machine.status.last_known_state = Kept {
+    rig.machine.status.last_known_state = LaunchState {
         launched: Timestamp::now() - SignedDuration::from_secs(600),
-        ..Kept::of(&rig.machine.status.last_known_state).unwrap()
+        ..LaunchState::of(&rig.machine.status.last_known_state).unwrap()
     }
     .state();
     rig.made_ago(600);
@@ -295,7 +295,7 @@ async fn credentials_of_another_account_end_no_machine() {
 async fn a_machine_ends_although_sts_does_not_tell_the_account() {
     let mut rig = Rig::new(json!({})).named("aws:///eu-west-1/i-9");
     let launched = Timestamp::now() - SignedDuration::from_secs(5400);
-    rig.machine.status.last_known_state = Kept { launched, account: Some("1".to_owned()) }.state();
+    rig.machine.status.last_known_state = LaunchState { launched, account: Some("1".to_owned()) }.state();
     rig.ec2.state().no_sts = true;
     rig.delete().await.unwrap();
 }
