@@ -9,15 +9,19 @@ mod conformance;
 mod admission_cases;
 mod aggregation;
 mod alerts;
+#[cfg(feature = "alicloud")]
+mod alicloud;
 mod autoscaler;
 #[cfg(feature = "aws")]
 mod aws;
+#[cfg(feature = "azure")]
+mod azure;
 mod both_versions;
 mod certificates;
 mod changelog;
 mod chart;
 mod class_migration;
-#[cfg(any(feature = "gcp", feature = "openstack"))]
+#[cfg(any(feature = "alicloud", feature = "azure", feature = "gcp", feature = "openstack"))]
 mod cloud;
 mod command_line;
 mod conversion;

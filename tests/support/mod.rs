@@ -6,10 +6,14 @@
 
 pub mod aggregation;
 pub mod assets;
+#[cfg(feature = "azure")]
+pub mod azure;
 pub mod backend;
 pub mod clouds;
 pub mod cluster_object;
 pub mod collector;
+#[cfg(feature = "alicloud")]
+pub mod ecs;
 #[cfg(feature = "gcp")]
 pub mod gce;
 pub mod helm;

@@ -3,8 +3,8 @@
     python tests/support/kubelets CLOUD ENDPOINT KUBECONFIG
 
 Lists the running VMs with an independent client of the cloud. The Node of a new VM is registered once and kept Ready. The Node of a VM that no
-longer runs is removed. CLOUD is `aws` or `gce`, with credentials in the environment, or `openstack`, with a login in the endpoint. The process runs
-until it is ended.
+longer runs is removed. CLOUD is `aws`, `azure`, `ecs` or `gce`, with credentials in the environment, or `openstack`, with a login in the endpoint.
+The process runs until it is ended.
 """
 
 import importlib
@@ -15,7 +15,13 @@ from cluster import Cluster
 
 PAUSE = 0.5
 HEARTBEAT = 10
-CLOUDS = {"aws": ("aws", "Aws"), "gce": ("gce", "Gce"), "openstack": ("openstack_cloud", "OpenStack")}
+CLOUDS = {
+    "aws": ("aws", "Aws"),
+    "azure": ("azure_vms", "Azure"),
+    "ecs": ("ecs", "Ecs"),
+    "gce": ("gce", "Gce"),
+    "openstack": ("openstack_cloud", "OpenStack"),
+}
 
 
 class Kubelets:
