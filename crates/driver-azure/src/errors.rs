@@ -226,13 +226,12 @@ const fn kind(status: u16, code: Code) -> FailureKind {
 pub fn failure(what: &str, answer: &Answer) -> Failure {
     let status = answer.status.as_u16();
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-    let mut failure = match ArmError::of_body(&body) {
-        Some(error) => error.with_status(what, status),
-        None => {
-            let code = code_without_error(status);
-            let message = format!("{what}: status {status}, and the answer is no error of Azure");
-            Failure::new(code, message, kind(status, code))
-        }
+    let mut failure = if let Some(error) = ArmError::of_body(&body) {
+        error.with_status(what, status)
+    } else {
+        let code = code_without_error(status);
+        let message = format!("{what}: status {status}, and the answer is no error of Azure");
+        Failure::new(code, message, kind(status, code))
     };
     if let Some(id) = answer.headers.get(api::REQUEST_ID).and_then(|id| id.to_str().ok()).filter(|id| is_request_id(id))
     {

@@ -340,8 +340,10 @@ pub fn leftover(
     if found.attached_to().is_some_and(|other| !other.eq_ignore_ascii_case(machine)) {
         return Leftover::Leave;
     }
+    if is_part {
+        return Leftover::Delete;
+    }
     match Belonging::of(found, owner, evidence) {
-        _ if is_part => Leftover::Delete,
         Belonging::Ours => Leftover::Delete,
         Belonging::Unclear => Leftover::Fail(unclear(kind, name, owner)),
         Belonging::Foreign => Leftover::Leave,

@@ -1,7 +1,7 @@
 //! Deletes the VM of a machine with its network interface and its disks, in whatever state an earlier creation or deletion has left them.
 
 use cloud_client::{Failure, http::Method};
-use machine_driver::{Code, OwnerTags, Status};
+use machine_driver::{Code, OpContext, OwnerTags, Status};
 
 use crate::{
     api,
@@ -59,7 +59,7 @@ impl Part {
 /// # Errors
 /// `NotFound` for a machine whose name no VM can have, `FailedPrecondition` for a VM that may not be deleted, `DeadlineExceeded` for a deletion that has
 /// not ended in time.
-pub async fn machine(subject: &Subject<'_>, arm: &Arm, cx: &machine_driver::OpContext) -> Result<(), Status> {
+pub async fn machine(subject: &Subject<'_>, arm: &Arm, cx: &OpContext) -> Result<(), Status> {
     let Some(name) = subject.name() else { return Err(not_found(subject.shown_name())) };
     subject.check_id()?;
     let target = Target::of(subject, name);
@@ -84,12 +84,7 @@ pub async fn machine(subject: &Subject<'_>, arm: &Arm, cx: &machine_driver::OpCo
 ///
 /// # Errors
 /// If Resource Graph can't be asked.
-pub async fn elsewhere(
-    subject: &Subject<'_>,
-    arm: &Arm,
-    cx: &machine_driver::OpContext,
-    name: &str,
-) -> Result<Vec<Home>, Status> {
+pub async fn elsewhere(subject: &Subject<'_>, arm: &Arm, cx: &OpContext, name: &str) -> Result<Vec<Home>, Status> {
     let (Some(owner), Some(of_class)) = (subject.owner(), subject.home_of_class()) else { return Ok(Vec::new()) };
     let azure = arm.session(cx, &subject.login, of_class.cloud);
     let mut rows = azure.query(&subject.login.subscription, &graph::named(name)).await?;
@@ -141,10 +136,7 @@ pub async fn from(azure: &Session<'_>, home: &Home, target: &Target<'_>) -> Resu
         };
         // The parts are deleted one by one afterwards if the VM can't be updated.
         if let Err(failure) = azure.change(sent, SHORT).await
-            && !matches!(
-                failure.status.code,
-                Code::Internal | Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition
-            )
+            && matches!(failure.status.code, Code::Unavailable | Code::DeadlineExceeded | Code::Unauthenticated)
         {
             return Err(failure.into());
         }
