@@ -133,6 +133,9 @@ impl Inventory {
         place: &Place,
     ) -> Result<Self, Failure> {
         let mut read = Self::read_dependents(client, target, place).await?;
+        if target.is_none() {
+            read.leases(client, place).await?;
+        }
         read.registrations(client, place).await?;
         let certificate = SECRETS.get(client, &place.service_namespace, names::CERTIFICATE_SECRET).await?;
         read.certificate = certificate.map(|object| Found { resource: SECRETS, object });
@@ -147,7 +150,7 @@ impl Inventory {
         Ok(read)
     }
 
-    /// Reads the objects that need the manager, and the Leases.
+    /// Reads the objects that need the manager, and with the Nodes also the Leases.
     ///
     /// # Errors
     /// When an object can't be read.
@@ -164,8 +167,9 @@ impl Inventory {
         read.secrets.retain(|secret| secret.has_finalizer(finalizer::SECRET));
         if let Some(target) = target {
             read.nodes = Some(all(target, NODES, "").await?);
+            // Nodes are another manager's, too, if there is one.
+            read.leases(client, place).await?;
         }
-        read.leases(client, place).await?;
         Ok(read)
     }
 

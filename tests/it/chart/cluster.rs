@@ -39,7 +39,6 @@ fn risks() -> Vec<(Value, &'static str)> {
         (json!({"priority": {"quota": false}}), "priority.quota=false"),
         (json!({"uninstallGuard": {"enabled": false}}), "uninstallGuard.enabled=false"),
         (json!({"image": {"tag": "latest"}}), "image.tag=latest"),
-        (json!({"control": {"kubeconfig": {"secretName": "other"}}}), "control.kubeconfig"),
         (
             json!({"networkPolicy": {"enabled": true}, "flags": {"tracing-endpoint": "http://collector:4318"}}),
             "networkPolicy.enabled=true",

@@ -154,13 +154,27 @@ impl Release {
     /// Starts the process of the Deployment, and does not wait for it.
     pub async fn start(&self) -> Outside {
         let kubeconfig = self.kubeconfig_of(NAME).await.display().to_string();
+        let target = format!("--target-kubeconfig={kubeconfig}");
+        self.start_with(&[("inClusterConfig", kubeconfig)], vec![target])
+    }
+
+    /// Puts what the kubelet would mount, and the namespace, in the place of its names in the flags of a container.
+    fn put_in(&self, flags: &mut [String], mounted: &[(&str, String)]) {
+        for flag in flags {
+            *flag = flag.replace("$(POD_NAMESPACE)", &self.namespace);
+            for (path, file) in mounted {
+                *flag = flag.replace(path, file);
+            }
+        }
+    }
+
+    /// The same with these files in the place of paths in the Deployment, and with further flags.
+    pub fn start_with(&self, mounted: &[(&str, String)], further: Vec<String>) -> Outside {
         let port = free_port();
         let mut flags = arguments(&objects(&self.manifest()));
-        for flag in &mut flags {
-            *flag = flag.replace("inClusterConfig", &kubeconfig).replace("$(POD_NAMESPACE)", &self.namespace);
-        }
+        self.put_in(&mut flags, mounted);
+        flags.extend(further);
         flags.extend([
-            format!("--target-kubeconfig={kubeconfig}"),
             "--address=127.0.0.1".to_owned(),
             format!("--port={port}"),
             "--compat-port=0".to_owned(),
@@ -281,6 +295,11 @@ impl Release {
 
     /// Runs `helm uninstall`, and carries out its job under the token of the job's account.
     pub async fn uninstall(&self) -> (Outcome, Job) {
+        self.uninstall_with(&[]).await
+    }
+
+    /// The same with these files in the place of kubeconfigs that are mounted into the job.
+    pub async fn uninstall_with(&self, mounted: &[(&str, String)]) -> (Outcome, Job) {
         let release = self.clone();
         let helm = tokio::task::spawn_blocking(move || {
             let name = release.name.clone();
@@ -296,18 +315,20 @@ impl Release {
                 .ok_or_else(|| "no job".to_owned())
         })
         .await;
-        let job = self.carry_out(&found).await;
+        let job = self.carry_out(&found, mounted).await;
         (helm.await.expect("helm ends"), job)
     }
 
-    async fn carry_out(&self, job: &Value) -> Job {
+    async fn carry_out(&self, job: &Value, mounted: &[(&str, String)]) -> Job {
         let pod = &job["spec"]["template"]["spec"];
-        let account = text(pod, "/serviceAccountName");
-        let kubeconfig = format!("--kubeconfig={}", self.kubeconfig_of(account).await.display());
         let flags = pod["containers"][0]["args"].as_array().expect("arguments");
-        let flags =
-            flags.iter().filter_map(Value::as_str).map(|flag| flag.replace("$(POD_NAMESPACE)", &self.namespace));
-        let run = tokio::process::Command::new(MCM).args(flags).arg(kubeconfig).output().await.expect("mcm runs");
+        let mut flags: Vec<String> = flags.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        self.put_in(&mut flags, mounted);
+        if !flags.iter().any(|flag| flag.starts_with("--kubeconfig=")) {
+            let account = text(pod, "/serviceAccountName");
+            flags.push(format!("--kubeconfig={}", self.kubeconfig_of(account).await.display()));
+        }
+        let run = tokio::process::Command::new(MCM).args(flags).output().await.expect("mcm runs");
         let output = String::from_utf8_lossy(&run.stdout).into_owned() + &String::from_utf8_lossy(&run.stderr);
         let now = text(job, "/metadata/creationTimestamp");
         let conditions = |types: [&str; 2]| {
@@ -347,6 +368,11 @@ impl Outside {
             }
         })
         .await;
+    }
+
+    /// The process ends by itself within this time, as after a signal.
+    pub fn ended_well(mut self, within: Duration) {
+        assert_eq!(self.process.wait(within), 0, "{}", self.process.log_tail());
     }
 
     /// Ends the process as a kubelet does.
