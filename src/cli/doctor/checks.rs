@@ -88,7 +88,7 @@ pub enum Read {
 
 /// A finding if the namespace does not exist. The other findings would not show that its name is mistyped.
 pub fn namespace(name: &str, read: &Read) -> Option<Finding> {
-    let message = "is not there: give that of the machine objects with --namespace".to_owned();
+    let message = "is not there: name the namespace of the machine objects with --namespace".to_owned();
     (*read == Read::Missing).then(|| {
         Finding::new(format!("Namespace {name}"), Health::Bad, message)
             .mended_by(format!("kubectl create namespace {name}"))

@@ -170,7 +170,7 @@ pub async fn all(session: &Session, changes: &[Change], args: WriteArgs) -> Resu
 async fn confirm() -> Result<(), Failure> {
     if !std::io::stdin().is_terminal() {
         return Err(Failure::Input(
-            "nothing was done: standard input is no terminal, so nobody can confirm; --yes goes on without asking"
+            "nothing was done: standard input is no terminal, so it can't be confirmed; --yes goes on without asking"
                 .to_owned(),
         ));
     }

@@ -50,7 +50,7 @@ impl ExtensionClient {
         let pool = pool(&remote, identity.map(Identity::shown)).map_err(|error| {
             Unavailable::failed_check(match error {
                 TlsError::Empty => {
-                    "spec.caBundle is empty; the development server calls nobody whose certificate it can't check"
+                    "spec.caBundle is empty; the development server calls no server whose certificate it can't check"
                         .to_owned()
                 }
                 TlsError::Unusable(why) => format!("spec.caBundle: {why}"),

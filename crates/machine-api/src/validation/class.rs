@@ -289,7 +289,7 @@ pub const CLS_14: Rule = Rule {
     )],
     ..refuses_or_warns(
         "CLS-14",
-        "The name of a resource is a qualified name, in `virtualCapacity` that of an extended resource.",
+        "The name of a resource is a qualified name, in `virtualCapacity` the name of an extended resource.",
         &["V127"],
     )
 };
