@@ -373,6 +373,19 @@ async fn z17_a_network_interface_that_would_stay_is_updated_before_the_deletion(
 }
 
 #[tokio::test]
+async fn a_refused_update_does_not_keep_a_vm() {
+    let rig = Rig::new().await;
+    rig.create().await.unwrap();
+    rig.azure.change_vm("m-1", |vm| {
+        vm["properties"]["networkProfile"]["networkInterfaces"][0]["properties"] = json!({"primary": true});
+    });
+    rig.azure.refuse(Method::UpdateVm, Refusal::forbidden(), 1);
+    rig.delete().await.unwrap();
+    assert_eq!((rig.azure.count(Method::UpdateVm), rig.azure.count(Method::DeleteNic)), (1, 1));
+    assert_eq!(rig.resources(), [] as [&str; 0]);
+}
+
+#[tokio::test]
 async fn disks_of_users_stay_when_their_vm_is_deleted() {
     let rig = Rig::new().await;
     rig.create().await.unwrap();
