@@ -74,8 +74,10 @@ fn encode(text: &str, to: &mut String) {
     for byte in text.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => to.push(char::from(byte)),
-            // Writing to a text never fails.
-            _ => drop(write!(to, "%{byte:02X}")),
+            _ => {
+                // Writing to a text never fails.
+                let _ = write!(to, "%{byte:02X}");
+            }
         }
     }
 }
