@@ -1,7 +1,7 @@
 //! The files of the kubeconfigs, for `--kubeconfig-reload=exit`: when one has new content, the process ends and is started with it.
 //!
 //! Clients keep the kubeconfig that they were made with, except for token files, which they read again themselves.
-//! Content that no client can be made with ends no process, because none could start with it.
+//! Content that no client can be made with, or whose user the API server does not know, ends no process: none could work with it.
 //! Source: spec/packaging §3.6, PK-031.
 
 use std::{
@@ -10,16 +10,40 @@ use std::{
     time::Duration,
 };
 
-use controller_runtime::clients::{
-    ClientSettings, Cluster, Rate, Source,
-    config::{self, ConfigError},
+use controller_runtime::{
+    clients::{
+        ClientSettings, Cluster, Purpose, Rate, Source,
+        config::{self, ConfigError},
+    },
+    error::ApiError,
 };
+use futures::future::BoxFuture;
 use ring::digest::{SHA256, digest};
 
 use crate::settings::{KubeconfigReload, Settings};
 
 /// The pause between two looks. Two looks must agree, so that a change is acted on after at most 15 s.
 const LOOK: Duration = Duration::from_secs(5);
+
+/// How long the API server may take to answer a client with the new content.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The status for a user who is known and may not ask.
+const FORBIDDEN: u16 = 403;
+
+/// Why the content of a kubeconfig can't be used.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    /// No client can be made with it.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The API server does not answer, or does not know the user.
+    #[error("its API server does not accept it: {0}")]
+    Refused(ApiError),
+}
+
+/// Checks the content of a file.
+type Check = fn(PathBuf) -> BoxFuture<'static, Result<(), Unusable>>;
 
 /// The digest of a file's content. The content itself is a credential.
 type Digest = [u8; 32];
@@ -63,13 +87,13 @@ impl File {
         is_new
     }
 
-    /// Looks at the file once. True if the process must end.
-    async fn look(&mut self) -> bool {
+    /// Looks at the file once, and checks new content. True if the process must end.
+    async fn look(&mut self, check: Check) -> bool {
         let seen = read(&self.path).await;
         if !self.is_changed(seen) {
             return false;
         }
-        match usable(&self.path).await {
+        match check(self.path.clone()).await {
             Ok(()) => {
                 let path = self.path.display();
                 tracing::info!(%path, "the kubeconfig has new content: the process ends, to be started with it");
@@ -98,15 +122,19 @@ impl Kubeconfigs {
         Self { files }
     }
 
-    /// Waits until a file has new content that clients can be made with.
-    pub(super) async fn changed(mut self) {
+    /// Waits until a file has new content that can be used.
+    pub(super) async fn changed(self) {
+        self.changed_for(usable).await;
+    }
+
+    async fn changed_for(mut self, check: Check) {
         if self.files.is_empty() {
             return pending().await;
         }
         loop {
             tokio::time::sleep(LOOK).await;
             for file in &mut self.files {
-                if file.look().await {
+                if file.look(check).await {
                     return;
                 }
             }
@@ -119,16 +147,31 @@ async fn read(path: &Path) -> Option<Digest> {
     digest(&SHA256, &content).as_ref().try_into().ok()
 }
 
-/// Makes clients as the start does. They send nothing.
-async fn usable(path: &Path) -> Result<(), ConfigError> {
-    let config = config::load(&Source::File(path.to_owned())).await?;
-    Cluster::connect(&config, &ClientSettings { rate: Rate::default(), observer: None }).map(drop)
+fn usable(path: PathBuf) -> BoxFuture<'static, Result<(), Unusable>> {
+    Box::pin(accepted(path))
+}
+
+/// Makes clients as the start does, and asks the API server whether it knows the user.
+async fn accepted(path: PathBuf) -> Result<(), Unusable> {
+    let config = config::load(&Source::File(path)).await?;
+    let cluster = Cluster::connect(&config, &ClientSettings { rate: Rate::default(), observer: None })?;
+    let client = cluster.client(Purpose::Leases);
+    match tokio::time::timeout(ANSWERED_WITHIN, client.apiserver_version()).await {
+        Ok(Ok(_)) => Ok(()),
+        // A user without the right to ask is known nevertheless.
+        Ok(Err(kube::Error::Api(status))) if status.code == FORBIDDEN => Ok(()),
+        Ok(Err(error)) => Err(Unusable::Refused(error.into())),
+        Err(_) => Err(Unusable::Refused(ApiError::TimedOut(ANSWERED_WITHIN))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use tokio::time::Instant;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        time::Instant,
+    };
 
     use super::*;
 
@@ -152,11 +195,34 @@ mod tests {
         assert_eq!(looks.iter().position(|seen| file.is_changed(*seen)), expected);
     }
 
-    /// A kubeconfig with this token.
-    fn kubeconfig(token: &str) -> String {
+    /// An API server that knows the tokens `old` and `new` only. Returns its port.
+    async fn api_server() -> u16 {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        tokio::spawn(async move {
+            while let Ok((mut connection, _)) = listener.accept().await {
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n")
+                    && connection.read_buf(&mut request).await.is_ok_and(|read| read > 0)
+                {}
+                let request = String::from_utf8_lossy(&request).to_ascii_lowercase();
+                let is_known = request.contains("bearer old") || request.contains("bearer new");
+                let (status, body) = if is_known { ("200 OK", "{}") } else { ("401 Unauthorized", "{\"code\": 401}") };
+                let length = body.len();
+                let answer =
+                    format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+                // A client that is gone needs no answer.
+                let _ = connection.write_all(answer.as_bytes()).await;
+            }
+        });
+        port
+    }
+
+    /// A kubeconfig with this token, for an API server at this port.
+    fn kubeconfig(port: u16, token: &str) -> String {
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'}}}}]\n\
+             clusters: [{{name: c, cluster: {{server: 'http://127.0.0.1:{port}'}}}}]\n\
              contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
              users: [{{name: u, user: {{token: {token}}}}}]\n"
         )
@@ -168,39 +234,44 @@ mod tests {
     }
 
     #[rstest]
-    #[case::half("apiVersion: v1\nkind: Conf".to_owned())]
-    #[case::empty(String::new())]
-    #[case::without_its_context(kubeconfig("new").replace("current-context: c", "current-context: other"))]
-    #[case::with_a_missing_file(kubeconfig("new").replace("token: new", "client-certificate: /nowhere, client-key: /nowhere"))]
-    #[case::with_a_broken_certificate(kubeconfig("new").replace("token: new", "client-certificate-data: AAAA, client-key-data: AAAA"))]
+    #[case::half("current-context: c", "current-cont")]
+    #[case::without_its_context("current-context: c", "current-context: other")]
+    #[case::with_a_missing_file("token: new", "client-certificate: /nowhere, client-key: /nowhere")]
+    #[case::with_a_broken_certificate("token: new", "client-certificate-data: AAAA, client-key-data: AAAA")]
+    #[case::with_a_token_that_the_server_does_not_know("token: new", "token: expired")]
+    #[case::of_a_server_that_is_not_there("http://127.0.0.1:", "http://127.0.0.1:1/")]
     #[tokio::test]
-    async fn pk_031_content_that_cannot_be_used_ends_no_process(#[case] unusable: String) {
+    async fn pk_031_content_that_cannot_be_used_ends_no_process(#[case] part: &str, #[case] unusable: &str) {
         install_cryptography();
+        let port = api_server().await;
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("kubeconfig");
-        std::fs::write(&path, kubeconfig("old")).expect("the folder is writable");
+        std::fs::write(&path, kubeconfig(port, "old")).expect("the folder is writable");
         let mut file = File::new(&path, read(&path).await);
-        std::fs::write(&path, &unusable).expect("the folder is writable");
-        for _ in 0..3 {
-            assert!(!file.look().await);
+        let good = kubeconfig(port, "new");
+        assert!(good.contains(part));
+        for content in [good.replace(part, unusable), String::new()] {
+            std::fs::write(&path, content).expect("the folder is writable");
+            for _ in 0..3 {
+                assert!(!file.look(usable).await);
+            }
         }
         assert!(file.refused.is_some(), "it is logged");
         assert!(!file.is_refused_anew(), "it is logged once");
         // The content that follows counts.
-        std::fs::write(&path, kubeconfig("new")).expect("the folder is writable");
-        assert_eq!((file.look().await, file.look().await), (false, true));
+        std::fs::write(&path, good).expect("the folder is writable");
+        assert_eq!((file.look(usable).await, file.look(usable).await), (false, true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn pk_031_a_changed_file_is_noticed_within_30_s_also_behind_a_link() {
         let folder = tempfile::tempdir().expect("a folder");
         let (first, second, link) = ["1", "2", "kubeconfig"].map(|name| folder.path().join(name)).into();
-        install_cryptography();
-        std::fs::write(&first, kubeconfig("old")).expect("the folder is writable");
-        std::fs::write(&second, kubeconfig("new")).expect("the folder is writable");
+        std::fs::write(&first, "old").expect("the folder is writable");
+        std::fs::write(&second, "new").expect("the folder is writable");
         std::os::unix::fs::symlink(&first, &link).expect("a link");
         let file = File::new(&link, read(&link).await);
-        let mut changed = std::pin::pin!(Kubeconfigs { files: vec![file] }.changed());
+        let mut changed = std::pin::pin!(Kubeconfigs { files: vec![file] }.changed_for(|_| Box::pin(async { Ok(()) })));
         let patience = Duration::from_secs(120);
         assert!(tokio::time::timeout(patience, &mut changed).await.is_err(), "nothing has changed");
         // The kubelet replaces a Secret's content by another link.
