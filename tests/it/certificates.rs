@@ -202,7 +202,7 @@ async fn p16_an_emptied_bundle_is_refilled_within_five_seconds(rig: &Rig, client
         .await
         .succeed();
     wait_until("the bundles to be filled", Duration::from_secs(5), || async {
-        let object = rig.kubectl(&["get", "validatingwebhookconfiguration", CONFIGURATION, "-o", "json"]).await.json();
+        let object = rig.get("validatingwebhookconfiguration", CONFIGURATION).await;
         let bundles: Vec<usize> = (0..REPLICAS)
             .map(|entry| object["webhooks"][entry]["clientConfig"]["caBundle"].as_str().unwrap_or("").len())
             .collect();

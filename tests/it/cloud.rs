@@ -11,7 +11,7 @@ use crate::{
     support::{
         ManagerOptions, Namespace, Rig, Rights, TestManager,
         clouds::{NO_SIMULATION, chance, counted, killed},
-        cluster_object::{condition, items, name, text},
+        cluster_object::{condition, name, text},
         process::Process,
         wait::expect,
         wait_until,
@@ -133,7 +133,7 @@ impl<A: Account> Stage<A> {
     }
 
     async fn nodes(&self) -> Vec<Value> {
-        items(&self.rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
+        self.rig.list("nodes").await
     }
 
     async fn nodes_are_of_their_machines(&self, machines: &[Value]) {

@@ -9,7 +9,7 @@ use crate::{
     guard,
     support::{
         ManagerOptions, Namespace, Rig, TestManager,
-        cluster_object::{condition, items, name, text},
+        cluster_object::{condition, name, text},
         wait::expect,
         wait_until,
     },
@@ -69,7 +69,7 @@ async fn wait_until_replaced(namespace: &Namespace, machine: &str) {
 }
 
 async fn the_node(rig: &Rig, node: &str) -> Value {
-    rig.kubectl(&["get", "node", node, "-o", "json"]).await.json()
+    rig.get("node", node).await
 }
 
 /// Places a guarded pod on this Node, and a second pod of the same budget that never becomes ready. The budget is configured correctly, but it allows
@@ -176,7 +176,7 @@ async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
     let (namespace, _manager, machine, node) = one_machine(&rig, "volume", &[]).await;
     namespace.apply(&a_pod_with_a_volume(&namespace.name, &node).to_string()).await.succeed();
     wait_until("the volume to be attached", TIMEOUT, || async {
-        let attachment = rig.kubectl(&["get", "volumeattachment", "data", "-o", "json"]).await.json();
+        let attachment = rig.get("volumeattachment", "data").await;
         expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
     })
     .await;
@@ -187,7 +187,7 @@ async fn mc_210_the_vm_waits_until_the_volume_is_detached() {
     })
     .await;
     wait_for_reason(&namespace, &machine, TIMEOUT, "WaitingForVolumeDetachment", &["pv-data", "until "]).await;
-    let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+    let nodes = rig.list("nodes").await;
     assert!(nodes.iter().any(|left| name(left) == node), "the VM is deleted while its volume is attached");
     // In a real cluster, the attach-detach controller does this when the pod is gone.
     rig.kubectl(&["delete", "volumeattachment", "data", "--wait=false"]).await.succeed();

@@ -14,7 +14,7 @@ use crate::{
     refusals::{self, Seed},
     support::{
         Backend, ManagerOptions, Namespace, Rig, Rights, TestManager,
-        cluster_object::{condition, has_finalizer, items, name, number, text},
+        cluster_object::{condition, has_finalizer, name, number, text},
         wait::expect,
         wait_until,
     },
@@ -157,7 +157,7 @@ async fn scale_in_under_a_budget(rig: &Arc<Rig>, namespace: &Namespace) {
 
     namespace.kubectl(&["scale", "machinedeployment", DEPLOYMENT, "--replicas=4"]).await.succeed();
     wait_until("the drain to begin", TIMEOUT, || async {
-        let cordoned = rig.kubectl(&["get", "node", &node, "-o", "json"]).await.json()["spec"]["unschedulable"] == true;
+        let cordoned = rig.get("node", &node).await["spec"]["unschedulable"] == true;
         let seen = namespace.get("machine", &machine).await;
         expect(cordoned && phase(&seen) == "Terminating", || describe(&seen))
     })
@@ -249,13 +249,15 @@ fn names_of(objects: &[Value]) -> Vec<String> {
 }
 
 async fn nodes(rig: &Rig) -> Vec<Value> {
-    items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
+    rig.list("nodes").await
 }
 
 async fn ready_nodes(rig: &Rig, count: usize) -> Vec<Value> {
     wait_until(&format!("{count} Ready nodes"), TIMEOUT, || async {
         let nodes = nodes(rig).await;
-        let ready = nodes.iter().filter(|node| condition(node, "Ready") == "True").count();
+        // The finalizer may come after the machine's phase.
+        let is_ready = |node: &&Value| condition(node, "Ready") == "True" && has_finalizer(node, NODE_FINALIZER);
+        let ready = nodes.iter().filter(is_ready).count();
         expect(ready == count && nodes.len() == count, || format!("{ready} ready of {:?}", names_of(&nodes)))
             .map(|()| nodes.clone())
     })

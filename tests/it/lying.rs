@@ -136,7 +136,7 @@ async fn a_404_of_a_gateway_to_a_node_write_deletes_no_machine() {
         life.liar.applied(rule, 1, TIMEOUT).await;
     }
     wait_until("the Node to get its label all the same", TIMEOUT, || async {
-        let node = life.weather.rig.kubectl(&["get", "node", node_of(&life.initial[0]), "-o", "json"]).await.json();
+        let node = life.weather.rig.get("node", node_of(&life.initial[0])).await;
         expect(text(&node, "/metadata/labels/changed") == "yes", || node["metadata"].to_string())
     })
     .await;

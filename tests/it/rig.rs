@@ -81,6 +81,31 @@ async fn namespaces_keep_tests_apart() {
 }
 
 #[tokio::test]
+async fn what_tests_read_is_what_kubectl_prints() {
+    let Some(rig) = Rig::shared("rig::what_tests_read_is_what_kubectl_prints").await else { return };
+    rig.install_crds().await;
+    let namespace = rig.namespace("read").await;
+    let class = json!({"kind": "MachineClass", "name": "c"});
+    namespace.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: m}, data: {key: value}}").await.succeed();
+    let machine = json!({
+        "apiVersion": "machine.sapcloud.io/v1alpha1", "kind": "Machine", "metadata": {"name": "m"}, "spec": {"class": class},
+    });
+    namespace.apply(&machine.to_string()).await.succeed();
+    for resource in
+        ["configmaps", "cm", "machine", "mc", "machines.machine.sapcloud.io", "machines.v1alpha1.machine.sapcloud.io"]
+    {
+        let printed = namespace.kubectl(&["get", resource, "-o", "json"]).await.json();
+        let read = namespace.list(resource).await;
+        assert_eq!(printed["items"], json!(read), "{resource}");
+        let printed = namespace.kubectl(&["get", resource, "m", "-o", "json"]).await.json();
+        assert_eq!(printed, namespace.get(resource, "m").await, "{resource}");
+        assert_eq!((read.len(), read[0]["metadata"]["managedFields"].is_null()), (1, true), "{resource}");
+    }
+    let printed = rig.kubectl(&["get", "clusterrole", "cluster-admin", "-o", "json"]).await.json();
+    assert_eq!(printed, rig.get("clusterrole", "cluster-admin").await);
+}
+
+#[tokio::test]
 async fn a_namespace_is_deleted_by_the_controller_manager() {
     let Some(rig) = Rig::shared("rig::a_namespace_is_deleted_by_the_controller_manager").await else { return };
     rig.with_controller_manager().await;

@@ -2,7 +2,14 @@
 
 use std::time::Duration;
 
-use crate::support::{ManagerOptions, Rig, TestManager, cluster_object::text, wait::expect, wait_until};
+use serde_json::Value;
+
+use crate::support::{
+    ManagerOptions, Rig, TestManager,
+    cluster_object::{name, text},
+    wait::expect,
+    wait_until,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -19,8 +26,9 @@ async fn readiness_ends_first_then_the_lease_and_a_second_signal_ends_the_proces
     };
     for lease in ["machine-controller-manager", "machine-controller"] {
         wait_until("the lease to be held", TIMEOUT, || async {
-            let leases = namespace.kubectl(&["get", "lease", lease, "-o", "jsonpath={.spec.holderIdentity}"]).await;
-            expect(!leases.stdout.is_empty(), || leases.stderr.clone())
+            let leases = namespace.list("leases").await;
+            let held = |found: &Value| name(found) == lease && !text(found, "/spec/holderIdentity").is_empty();
+            expect(leases.iter().any(held), || format!("{leases:?}"))
         })
         .await;
     }

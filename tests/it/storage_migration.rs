@@ -49,7 +49,7 @@ async fn make_machines(namespace: &Namespace, count: usize) {
 
 async fn stored_versions(rig: &Rig, kind: Kind) -> Value {
     let name = format!("{}.machine.sapcloud.io", kind.plural());
-    rig.kubectl(&["get", "crd", &name, "-o", "json"]).await.json()["status"]["storedVersions"].take()
+    rig.get("crd", &name).await["status"]["storedVersions"].take()
 }
 
 /// The visible content of the machines, without the fields that conversion and storage may change.

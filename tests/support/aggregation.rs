@@ -152,7 +152,7 @@ pub async fn register_views(rig: &Arc<Rig>, namespace: &Namespace, manager: &Tes
 
 /// The condition `Available` of the registration.
 pub async fn available(rig: &Rig) -> Value {
-    let object = rig.kubectl(&["get", "apiservice", API_SERVICE, "-o", "json"]).await.json();
+    let object = rig.get("apiservice", API_SERVICE).await;
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     conditions.into_iter().find(|condition| condition["type"] == "Available").unwrap_or_default()
 }

@@ -26,6 +26,7 @@ pub mod one_thread;
 pub mod openstack;
 pub mod ports;
 pub mod process;
+pub mod reader;
 pub mod rig;
 pub mod scratch;
 pub mod secure;

@@ -8,7 +8,6 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, OnceLock},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -26,6 +25,7 @@ use super::{
     lying::Liar,
     ports::free_port,
     process::Process,
+    reader::{self, Reader},
     scratch,
 };
 
@@ -96,15 +96,17 @@ pub struct Rig {
     /// Authorities of callers, if the API server has aggregation.
     pub aggregation: Option<Aggregation>,
     kubectl: Kubectl,
+    reader: Arc<Reader>,
     controller_manager: OnceLock<Process>,
     api_server: Mutex<ApiServer>,
 }
 
 /// A namespace of a test.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Namespace {
     pub name: String,
     kubectl: Kubectl,
+    reader: Arc<Reader>,
 }
 
 static ASSETS: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -228,37 +230,19 @@ impl Rig {
             namespace: None,
             home: folder.to_path_buf(),
         };
-        let deadline = Instant::now() + Duration::from_secs(90);
-        while !is_ready(&kubectl) {
-            if api_server.process.ended().is_some() {
-                return None;
-            }
-            assert!(Instant::now() < deadline, "no ready API server after 90 s:\n{}", api_server.process.log_tail());
-            thread::sleep(Duration::from_millis(100));
+        if !becomes_usable(&kubectl.kubeconfig, &mut api_server.process) {
+            return None;
         }
-        let rig = Self {
+        Some(Self {
             folder: folder.to_path_buf(),
             assets: assets.to_path_buf(),
             backend,
             aggregation,
+            reader: Arc::new(Reader::new(kubectl.kubeconfig.clone())),
             kubectl,
             controller_manager: OnceLock::new(),
             api_server: Mutex::new(api_server),
-        };
-        rig.grant_managers_all_rights();
-        Some(rig)
-    }
-
-    fn grant_managers_all_rights(&self) {
-        let made = std::process::Command::new(&self.kubectl.program)
-            .arg("--kubeconfig")
-            .arg(&self.kubectl.kubeconfig)
-            .args(["create", "clusterrolebinding", "rig-managers", "--clusterrole=cluster-admin"])
-            .arg(format!("--group={}", MANAGER.group))
-            .env("HOME", &self.folder)
-            .output()
-            .expect("kubectl runs");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        })
     }
 
     /// Starts kube-controller-manager with garbage collection, namespace deletion and disruption budgets. The development server has
@@ -310,11 +294,8 @@ impl Rig {
         blocking(move || {
             let mut server = rig.api_server.lock().expect("no test panics with the API server in hand");
             server.restart();
-            let deadline = Instant::now() + Duration::from_secs(90);
-            while !is_ready(&rig.kubectl) {
-                assert!(Instant::now() < deadline, "no API server after its restart:\n{}", server.process.log_tail());
-                thread::sleep(Duration::from_millis(100));
-            }
+            let usable = becomes_usable(&rig.kubectl.kubeconfig, &mut server.process);
+            assert!(usable, "no API server after its restart:\n{}", server.process.log_tail());
         })
         .await;
     }
@@ -353,9 +334,16 @@ impl Rig {
 
     /// A new namespace with exactly this name, for tests with their own control plane.
     pub async fn namespace_named(&self, name: &str) -> Namespace {
-        self.kubectl(&["create", "namespace", name]).await.succeed();
+        let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+        reader::create(&self.reader.client().await, "/api/v1/namespaces", &namespace).await.expect("a new namespace");
+        self.existing_namespace(name)
+    }
+
+    /// A namespace that exists.
+    pub fn existing_namespace(&self, name: &str) -> Namespace {
         Namespace {
             kubectl: Kubectl { namespace: Some(name.to_owned()), ..self.kubectl.clone() },
+            reader: Arc::clone(&self.reader),
             name: name.to_owned(),
         }
     }
@@ -366,9 +354,8 @@ impl Rig {
         self.apply(&crds).await.succeed();
         self.kubectl(&["wait", "--for=condition=Established", "--timeout=60s", "crd", "--all"]).await.succeed();
         for resource in ["machines", "machinesets", "machinedeployments", "machineclasses"] {
-            super::wait_until(&format!("{resource} to be served"), Duration::from_secs(30), || async {
-                let answer = self.kubectl(&["get", resource, "--all-namespaces"]).await;
-                if answer.succeeded() { Ok(()) } else { Err(answer.stderr) }
+            super::wait_until(&format!("{resource} to be served"), Duration::from_secs(30), || {
+                self.reader.list(resource, None)
             })
             .await;
         }
@@ -440,11 +427,8 @@ impl Rig {
 
     /// A client of the user alice, which has no rights unless a test grants some.
     pub async fn client_of_alice(&self) -> kube::Client {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let path = kubeconfig_path(&self.folder, &ALICE);
-        let file = kube::config::Kubeconfig::read_from(path).expect("the kubeconfig is readable");
-        let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
-        kube::Client::try_from(config.expect("the kubeconfig is complete")).expect("a client")
+        let config = reader::config(&kubeconfig_path(&self.folder, &ALICE)).await;
+        kube::Client::try_from(config).expect("a client")
     }
 
     /// A client of the administrator. It belongs to the runtime of the test.
@@ -468,11 +452,17 @@ impl Rig {
     }
 
     async fn config(&self) -> kube::Config {
-        // Only the first call in a process succeeds. A later call would install the same provider.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let file = kube::config::Kubeconfig::read_from(&self.kubectl.kubeconfig).expect("the kubeconfig is readable");
-        let config = kube::Config::from_custom_kubeconfig(file, &kube::config::KubeConfigOptions::default()).await;
-        config.expect("the kubeconfig is complete")
+        reader::config(&self.kubectl.kubeconfig).await
+    }
+
+    /// The objects of a resource that belongs to no namespace, as JSON.
+    pub async fn list(&self, resource: &str) -> Vec<Value> {
+        self.reader.list(resource, None).await.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// One object that belongs to no namespace, as JSON.
+    pub async fn get(&self, resource: &str, name: &str) -> Value {
+        self.reader.get(resource, name, None).await.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -513,12 +503,12 @@ impl Namespace {
 
     /// The objects of a kind, as JSON.
     pub async fn list(&self, resource: &str) -> Vec<Value> {
-        super::cluster_object::items(&self.kubectl(&["get", resource, "-o", "json"]).await.json())
+        self.reader.list(resource, Some(&self.name)).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     /// One object, as JSON.
     pub async fn get(&self, resource: &str, name: &str) -> Value {
-        self.kubectl(&["get", resource, name, "-o", "json"]).await.json()
+        self.reader.get(resource, name, Some(&self.name)).await.unwrap_or_else(|error| panic!("{error}"))
     }
 }
 
@@ -570,17 +560,33 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     })
 }
 
-fn is_ready(kubectl: &Kubectl) -> bool {
-    let ask = |path: &str| {
-        std::process::Command::new(&kubectl.program)
-            .arg("--kubeconfig")
-            .arg(&kubectl.kubeconfig)
-            .args(["get", "--raw", path])
-            .env("HOME", &kubectl.home)
-            .output()
-            .is_ok_and(|output| output.status.success())
-    };
-    ask("/readyz") && ask("/api/v1/namespaces/kube-system")
+/// Waits on this thread until an API server is ready, and grants the group of the manager all rights. False if its process ends before.
+fn becomes_usable(kubeconfig: &Path, process: &mut Process) -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let mut config = reader::config(kubeconfig).await;
+        config.default_retry = false;
+        let client = kube::Client::try_from(config).expect("a client");
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while !reader::answers(&client, &["/readyz", "/api/v1/namespaces/kube-system"]).await {
+            if process.ended().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "no ready API server after 90 s:\n{}", process.log_tail());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": { "name": "rig-managers" },
+            "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin" },
+            "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": MANAGER.group }],
+        });
+        match reader::create(&client, "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await {
+            Ok(()) => true,
+            // It is there after a restart.
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => true,
+            Err(error) => panic!("the manager gets no rights: {error}"),
+        }
+    })
 }
 
 /// Writes certificates, keys and tokens of the API server; returns the CA in PEM.

@@ -15,7 +15,7 @@ use crate::{
     rollout::{is_handed_over, is_selected, play_update_agent},
     support::{
         Namespace, Rig,
-        cluster_object::{items, name, number, text},
+        cluster_object::{name, number, text},
         wait::expect,
         wait_until,
     },
@@ -158,7 +158,7 @@ async fn pods_of_all_kinds(rig: &Rig, namespace: &Namespace, node: &str) {
     wait_for_budget(namespace, "held", 1, 0).await;
     for volume in ["db-low", "db-high"] {
         wait_until("the volumes to be attached", TIMEOUT, || async {
-            let attachment = rig.kubectl(&["get", "volumeattachment", volume, "-o", "json"]).await.json();
+            let attachment = rig.get("volumeattachment", volume).await;
             expect(attachment["status"]["attached"] == true, || attachment["status"].to_string())
         })
         .await;
@@ -331,7 +331,7 @@ async fn a_plan_equals_the_update_in_place() {
     namespace.kubectl(&["patch", "machinedeployment", "pool", "--type=merge", "-p", &change]).await.succeed();
     let order = Mutex::new(Vec::new());
     wait_until("all machines to be updated", TIMEOUT, || async {
-        let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+        let nodes = rig.list("nodes").await;
         for node in nodes.iter().filter(|node| is_selected(node) && is_handed_over(node)) {
             order.lock().expect("no holder of the lock panics").push(name(node).to_owned());
             play_update_agent(rig, name(node)).await;

@@ -73,8 +73,7 @@ async fn xa_138_xa_140_the_registration_is_available_and_discovered() {
     })
     .await;
     // The registration contains only our own certificate authority.
-    let object =
-        world.rig.kubectl(&["get", "apiservice", "v1alpha1.views.machine.sapcloud.io", "-o", "json"]).await.json();
+    let object = world.rig.get("apiservice", "v1alpha1.views.machine.sapcloud.io").await;
     assert!(object["spec"]["caBundle"].as_str().is_some_and(|bundle| !bundle.is_empty()), "{object}");
 }
 

@@ -17,7 +17,7 @@ use crate::{
     support::{
         ManagerOptions, Namespace, Rig, Rights, TestManager,
         clouds::{NO_SIMULATION, counted},
-        cluster_object::{condition, items, name, text},
+        cluster_object::{condition, name, text},
         moto::{self, Moto, PROFILE, ROOT_DEVICE, Types},
         wait::expect,
         wait_until,
@@ -109,7 +109,7 @@ impl Stage {
     }
 
     async fn nodes(&self) -> Vec<Value> {
-        items(&self.rig.kubectl(&["get", "nodes", "-o", "json"]).await.json())
+        self.rig.list("nodes").await
     }
 
     async fn delete_everything(&self) {

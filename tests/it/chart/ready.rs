@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::released::{NAME, Release, bundle};
-use crate::support::{helm::objects, wait::expect, wait_until};
+use crate::support::{cluster_object::name, helm::objects, wait::expect, wait_until};
 
 /// The longest wait for a condition.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,8 +45,8 @@ async fn pk_026_pk_047_after_an_installation_creations_succeed_and_replaced_webh
         tokio::task::spawn_blocking(move || release.with_values("install", &values, &["--wait", "--timeout=120s"]))
     };
     wait_until("the Deployment", Duration::from_secs(60), || async {
-        let answer = release.kubectl(&["get", "deployment", NAME]).await;
-        expect(answer.succeeded(), || answer.stderr)
+        let found = release.rig.existing_namespace(&release.namespace).list("deployments").await;
+        expect(found.iter().any(|deployment| name(deployment) == NAME), || format!("{found:?}"))
     })
     .await;
     let outside = release.start_ready().await;

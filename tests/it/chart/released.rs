@@ -215,7 +215,7 @@ impl Release {
     /// Waits until this number of machines is there and all of them run.
     pub async fn machines_running(&self, wanted: usize) {
         wait_until("the machines to run", Duration::from_secs(90), || async {
-            let machines = items(&self.kubectl(&["get", "machines", "--output", "json"]).await.json());
+            let machines = self.rig.existing_namespace(&self.namespace).list("machines").await;
             let phases: Vec<&str> = machines.iter().map(|it| text(it, "/status/currentStatus/phase")).collect();
             expect(phases.len() == wanted && phases.iter().all(|phase| *phase == "Running"), || format!("{phases:?}"))
         })
@@ -306,8 +306,7 @@ impl Release {
             release.helm(&["uninstall", &name, "--timeout=90s"])
         });
         let found = wait_until("the job of helm uninstall", Duration::from_secs(60), || async {
-            let jobs = self.kubectl(&["get", "jobs", "--output", "json"]).await;
-            let jobs = if jobs.succeeded() { items(&jobs.json()) } else { return Err(jobs.stderr) };
+            let jobs = self.rig.existing_namespace(&self.namespace).list("jobs").await;
             let is_new =
                 |job: &Value| job["metadata"]["deletionTimestamp"].is_null() && job["status"]["conditions"].is_null();
             jobs.into_iter()

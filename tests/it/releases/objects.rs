@@ -9,7 +9,7 @@ use crate::{
     go::left_behind::{self, KINDS},
     support::{
         ManagerOptions, Namespace, Rig, TestManager,
-        cluster_object::{items, name, text},
+        cluster_object::{name, text},
         wait::expect,
         wait_until,
     },
@@ -26,7 +26,7 @@ pub(super) async fn everything(rig: &Rig, namespace: &Namespace) -> BTreeMap<Str
     let mut all = BTreeMap::new();
     for (plural, group, _) in KINDS {
         let list = match group {
-            "" => items(&rig.kubectl(&["get", plural, "-o", "json"]).await.json()),
+            "" => rig.list(plural).await,
             _ => namespace.list(plural).await,
         };
         for mut object in list {

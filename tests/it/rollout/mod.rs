@@ -17,7 +17,7 @@ use crate::{
     guard,
     support::{
         ManagerOptions, Namespace, Rig, Rights, TestManager,
-        cluster_object::{condition, items, name, number, text},
+        cluster_object::{condition, name, number, text},
         manager::mcm,
         wait::expect,
         wait_until,
@@ -226,7 +226,7 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
     namespace.apply(&manifests(&namespace, "kept", 3, "class-b", &strategy)).await.succeed();
 
     wait_until("all machines to be updated", TIMEOUT, || async {
-        let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+        let nodes = rig.list("nodes").await;
         let selected: Vec<&Value> = nodes.iter().filter(|node| is_selected(node)).collect();
         assert!(selected.len() <= 1, "{} nodes are updated at once", selected.len());
         for node in selected.into_iter().filter(|node| is_handed_over(node)) {
@@ -249,7 +249,7 @@ async fn machines_are_kept_and_updated_in_place_one_after_the_other() {
         assert_eq!(text(machine, "/metadata/ownerReferences/0/name"), name(new), "{}", describe(machine));
     }
     wait_until("the labels of the update to be removed from nodes and machines", TIMEOUT, || async {
-        let nodes = items(&rig.kubectl(&["get", "nodes", "-o", "json"]).await.json());
+        let nodes = rig.list("nodes").await;
         let machines = namespace.list("machines").await;
         let marked: Vec<String> = nodes
             .iter()

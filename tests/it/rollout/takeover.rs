@@ -62,11 +62,7 @@ fn unchanged(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) 
 async fn everything(rig: &Rig, namespace: &Namespace) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     for (plural, group, _) in KINDS {
-        let list = if group.is_empty() {
-            crate::support::cluster_object::items(&rig.kubectl(&["get", plural, "-o", "json"]).await.json())
-        } else {
-            namespace.list(plural).await
-        };
+        let list = if group.is_empty() { rig.list(plural).await } else { namespace.list(plural).await };
         for mut object in list {
             let fields = object.as_object_mut().expect("an object");
             fields.remove("status");

@@ -7,7 +7,7 @@ use crate::{
     fleet::describe,
     guard,
     support::{
-        cluster_object::{items, name, text},
+        cluster_object::{name, text},
         wait::expect,
         wait_until,
     },
@@ -54,7 +54,7 @@ async fn a_drain_that_cannot_succeed_names_its_blocker_and_ends() {
     ended(&weather, hanging).await;
     let pods = weather.namespace.list("pods").await;
     assert!(pods.is_empty(), "after the drain timeout the pods are deleted by force: {pods:#?}");
-    let left = items(&weather.namespace.kubectl(&["get", "volumeattachments", "-o", "json"]).await.json());
+    let left = weather.namespace.list("volumeattachments").await;
     // The remaining attachments wait for the finalizer of their attacher. Other tests have attachments of their own in this cluster.
     let kept: Vec<&Value> = left
         .iter()

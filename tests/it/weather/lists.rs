@@ -5,11 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::json;
 
 use crate::{
-    support::{
-        cluster_object::{items, text},
-        wait::expect,
-        wait_until,
-    },
+    support::{cluster_object::text, wait::expect, wait_until},
     weather::{FLEET, TIMEOUT, Weather},
 };
 
@@ -66,7 +62,7 @@ async fn mc_241_orphans_are_deleted_and_no_list_harms_a_machine() {
     weather.wait_until_healthy(4).await;
     let stopped: BTreeSet<String> = weather.cloud.happened("stopping").await.into_values().flatten().collect();
     assert!(stopped.is_disjoint(&healthy), "the VM of a machine is deleted: {stopped:?}");
-    let events = items(&weather.namespace.kubectl(&["get", "events", "-o", "json"]).await.json());
+    let events = weather.namespace.list("events").await;
     let found = events.iter().any(|event| {
         text(event, "/reason") == "OrphanVMsFound" && text(event, "/involvedObject/kind") == "MachineClass"
     });
