@@ -4,7 +4,10 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{alerts, values::{Fields, Texts}};
+use super::{
+    alerts,
+    values::{Fields, Texts},
+};
 use crate::observability::{Threshold, rules::DEFAULT_RUNBOOKS};
 
 #[derive(Clone, Debug, Serialize, JsonSchema)]
