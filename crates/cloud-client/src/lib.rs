@@ -2,7 +2,8 @@
 //!
 //! [`Client::call`] sends a request and retries it where that is safe ([`retry`] decides, without clock and I/O). It keeps to the
 //! budget of the credentials ([`Budgets`]) and to the deadline of the operation, and counts each request. Only [`HttpTransport`]
-//! uses sockets; a test gives the client another [`Transport`]. [`token_file`] reads the files that Secrets name.
+//! uses sockets; a test gives the client another [`Transport`]. [`token_file`] reads the files that Secrets name. [`Tokens`] keeps the tokens of
+//! accounts until they expire.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,7 @@ pub mod retry;
 mod secret;
 mod tls;
 pub mod token_file;
+mod tokens;
 mod transport;
 
 /// The type of bodies.
@@ -28,6 +30,7 @@ pub use failure::{Failure, FailureKind};
 pub use http_transport::{ClientIdentity, HttpOptions, HttpTransport, ServerCheck};
 pub use retry::{Repeat, draw};
 pub use secret::{CredentialsKey, Secret};
+pub use tokens::{Token, Tokens, redacted};
 pub use transport::{Answer, NoAnswer, Transport};
 
 /// The user agent of every request to a cloud.

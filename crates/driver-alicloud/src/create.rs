@@ -171,12 +171,11 @@ impl Creation<'_> {
         loop {
             match self.session.instance(id).await {
                 Ok(Some(instance)) => return Ok(Attempt::Created(instance)),
-                Ok(None) => {}
                 // A passing failure may be over before the wait ends. A lasting one ends the wait.
                 Err(failure) if failure.kind == FailureKind::Permanent => {
                     return Err(keeping(failure.into(), pending));
                 }
-                Err(_) => {}
+                Ok(None) | Err(_) => {}
             }
             let drawn = pause.mul_f64(0.5 + cloud_client::draw());
             if began.elapsed() + drawn > limit {

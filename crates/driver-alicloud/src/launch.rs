@@ -82,13 +82,13 @@ mod tests {
     use super::*;
 
     /// The parameters of a launch, decoded.
-    fn parameters(patch: Value) -> BTreeMap<String, String> {
+    fn parameters(patch: &Value) -> BTreeMap<String, String> {
         let mut spec = json!({
             "imageID": "m-1", "instanceType": "ecs.g7.large", "region": "cn-x", "zoneID": "cn-x-e", "securityGroupID": "sg-1",
             "vSwitchID": "vsw-1", "keyPairName": "key",
             "tags": {"kubernetes.io/cluster/c": "1", "kubernetes.io/role/r": ""},
         });
-        json_patch::merge(&mut spec, &patch);
+        json_patch::merge(&mut spec, patch);
         let spec: Spec = serde_json::from_value(spec).unwrap();
         let query = run_instances(Launch { spec: &spec, name: "m", user_data: b"#!/bin/sh", token: "t" });
         let decoded = |text: &str| text.replace("%2F", "/").replace("%3D", "=").replace("%20", " ");
@@ -96,7 +96,7 @@ mod tests {
         query.encoded().split('&').filter_map(pair).collect()
     }
 
-    fn only(patch: Value, prefix: &str) -> Vec<String> {
+    fn only(patch: &Value, prefix: &str) -> Vec<String> {
         let all = parameters(patch).into_iter();
         all.filter(|(name, _)| name.starts_with(prefix)).map(|(name, value)| format!("{name}={value}")).collect()
     }
@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn y01_the_least_launch_has_no_other_parameters() {
         assert_eq!(
-            only(json!({}), ""),
+            only(&json!({}), ""),
             [
                 "Amount=1",
                 "ClientToken=t",
@@ -148,6 +148,6 @@ mod tests {
         &["DataDisk.1.Category=DiskEphemeralSSD", "DataDisk.1.DiskName=m-d-data-disk", "DataDisk.1.Encrypted=false", "DataDisk.1.Size=1"]
     )]
     fn fields_become_parameters(#[case] patch: Value, #[case] prefix: &str, #[case] expected: &[&str]) {
-        assert_eq!(only(patch, prefix), expected);
+        assert_eq!(only(&patch, prefix), expected);
     }
 }

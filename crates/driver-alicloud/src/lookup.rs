@@ -20,8 +20,12 @@ pub fn is_recent(time: Timestamp, now: Timestamp) -> bool {
     !Duration::try_from(now.duration_since(time)).is_ok_and(|age| age >= VISIBILITY_TIMEOUT)
 }
 
-/// Whether ECS may not show the instance of a machine with a provider id yet: its creation ended recently.
+/// Whether ECS may not show the instance of a machine with a provider id yet: its creation ended recently, and its Node has not joined.
 pub fn may_be_shown_later(machine: &Machine, kept: Option<&Kept>, now: Timestamp) -> bool {
+    // The conditions are those of its Node. An instance that has run for so long was shown.
+    if !machine.status.conditions.is_empty() {
+        return false;
+    }
     let last = &machine.status.last_operation;
     let creation = last.last_update_time.as_ref().filter(|_| last.operation == OperationType::Create);
     let asked = kept.and_then(|kept| kept.asked);

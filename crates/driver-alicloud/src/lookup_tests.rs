@@ -1,7 +1,7 @@
 //! Tests of the decisions about instances, as tables.
 
 use jiff::SignedDuration;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
 use rstest::rstest;
 
 use super::*;
@@ -110,6 +110,8 @@ fn an_instance_may_be_shown_later(#[case] created: Option<i64>, #[case] asked: O
         tags: Vec::new(),
     });
     assert_eq!(may_be_shown_later(&machine, kept.as_ref(), now), expected);
+    machine.status.conditions.push(NodeCondition::default());
+    assert!(!may_be_shown_later(&machine, kept.as_ref(), now), "an instance whose Node has joined was shown");
 }
 
 #[test]

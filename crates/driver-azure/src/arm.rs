@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use cloud_client::{
-    Answer, Bytes, Call, Client, Failure, HttpOptions, HttpTransport, Limits, Repeat,
+    Answer, Bytes, Call, Client, Failure, HttpOptions, HttpTransport, Limits, Repeat, Token, Tokens,
     http::{Method, Request, Uri, header},
 };
 use machine_driver::{Code, OpContext, Status, Timestamp};
@@ -16,7 +16,7 @@ use crate::{
     lro::{self, Change, Follow, Reply, Step},
     options::AzureOptions,
     resources::Resource,
-    token::{Token, TokenSource, Tokens},
+    token::TokenSource,
 };
 
 /// A call ends this long before its deadline, so that its answer is not lost.
@@ -132,7 +132,8 @@ impl Session<'_> {
     }
 
     async fn token(&self) -> Result<Token, Status> {
-        self.arm.tokens.token(self.source(), Timestamp::now()).await
+        let (source, now) = (self.source(), Timestamp::now());
+        self.arm.tokens.token(source.key(), now, Box::pin(source.fetch(now))).await
     }
 
     /// Sends a request, and once more with a new token if Azure refuses the token.
@@ -146,7 +147,7 @@ impl Session<'_> {
         match self.send_with(url, sent, &token).await {
             // A token may be revoked before it expires. Azure does nothing for a request with it, so the request may be repeated.
             Err(failure) if failure.status.code == Code::Unauthenticated => {
-                self.arm.tokens.forget(self.source(), &token).await;
+                self.arm.tokens.forget(self.source().key(), &token).await;
                 let renewed = self.token().await?;
                 if renewed == token { Err(failure) } else { self.send_with(url, sent, &renewed).await }
             }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use cloud_client::{
-    Answer, Bytes, Call, Client, Failure, HttpOptions, HttpTransport, Limits, Repeat,
+    Answer, Bytes, Call, Client, Failure, HttpOptions, HttpTransport, Limits, Repeat, Token, Tokens,
     http::{Method, Request, header},
 };
 use machine_driver::{Code, OpContext, Status, Timestamp};
@@ -16,7 +16,7 @@ use crate::{
     names::is_name,
     options::{Api, GcpOptions},
     resources::{AggregatedList, Instance, InstanceList, Operation, Warning},
-    token::{Token, TokenSource, Tokens},
+    token::TokenSource,
     zone::Zone,
 };
 
@@ -98,7 +98,8 @@ impl Session<'_> {
     async fn token(&self) -> Result<Token, Status> {
         let Compute { client, options, tokens } = self.compute;
         let source = TokenSource { client, cx: self.cx, options, login: self.login };
-        tokens.token(source, Timestamp::now()).await
+        let now = Timestamp::now();
+        tokens.token(self.login.account, now, Box::pin(source.fetch(now))).await
     }
 
     async fn send<T: DeserializeOwned + Send>(&self, operated: Operated<'_>) -> Result<T, Failure> {

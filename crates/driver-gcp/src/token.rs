@@ -2,23 +2,19 @@
 //!
 //! Source: spec/providers §5.3; the forms of AIP-4111 (self-signed JWT) and AIP-4117 (external accounts).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use cloud_client::{
-    Answer, Bytes, Call, Client, CredentialsKey, Failure, FailureKind, Repeat, Secret,
+    Answer, Bytes, Call, Client, Failure, FailureKind, Repeat, Secret, Token,
     http::{Request, Uri, header},
+    redacted,
     token_file::{self, FileTrust},
 };
-use machine_driver::{Code, Instant, OpContext, SecretData, Status, Timestamp};
+use machine_driver::{Code, OpContext, Status, Timestamp};
 use ring::{rand::SystemRandom, signature::RSA_PKCS1_SHA256};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::{
     errors,
@@ -26,112 +22,16 @@ use crate::{
     options::{Api, GcpOptions},
 };
 
-/// A token for requests to Compute Engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token {
-    pub value: Secret,
-    expires: Timestamp,
-}
-
-impl Token {
-    /// The failure without the token, which a service may have repeated.
-    pub fn redacted(&self, failure: Failure) -> Failure {
-        redacted(&[&self.value], failure)
-    }
-}
-
 /// The audience of a token that the driver signs itself: the service, whatever endpoint serves it.
 const AUDIENCE: &str = "https://compute.googleapis.com/";
 /// What a token of a workload identity may be used for, within the roles of the identity.
 const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 /// The lifetime of tokens. Google accepts at most one hour.
 const LIFETIME: Duration = Duration::from_secs(3600);
-/// Tokens are renewed this long before they expire.
-const RENEW_BEFORE: Duration = Duration::from_secs(5 * 60);
-/// After a refusal, the services are not asked again for this time. Otherwise every machine of the class would ask them and wait.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
-/// How long the renewal of a valid token may take. All calls of the account wait for it.
-const RENEWED_WITHIN: Duration = Duration::from_secs(10);
-/// The codes of refusals.
-const REFUSALS: [Code; 3] = [Code::Unauthenticated, Code::PermissionDenied, Code::InvalidArgument];
 /// Signed tokens are issued this long ago, because Google refuses tokens from the future, and clocks differ.
 const BACKDATED: Duration = Duration::from_secs(10);
-/// The maximum number of accounts in the cache.
-const MAX_ENTRIES: usize = 256;
 /// The field of credentials with the path of a token file, for messages.
 const FILE_FIELD: &str = "credential_source.file";
-
-/// The tokens of all accounts, until they expire.
-#[derive(Default)]
-pub struct Tokens {
-    entries: Mutex<HashMap<CredentialsKey, Slot>>,
-}
-
-/// One call gets a token for an account at a time. Other calls of the account wait for it.
-type Slot = Arc<tokio::sync::Mutex<Entry>>;
-
-#[derive(Default)]
-struct Entry {
-    token: Option<Token>,
-    /// When the services last refused a token, and why.
-    refused: Option<(Instant, Status)>,
-    /// When the renewal of a valid token last failed.
-    not_renewed: Option<Instant>,
-}
-
-impl Tokens {
-    fn slot(&self, account: CredentialsKey) -> Slot {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if entries.len() >= MAX_ENTRIES && !entries.contains_key(&account) {
-            entries.clear();
-        }
-        Arc::clone(entries.entry(account).or_default())
-    }
-
-    /// Removes a token that a service has refused. A newer token of the account stays.
-    pub async fn forget(&self, account: CredentialsKey, refused: &Token) {
-        self.slot(account).lock().await.token.take_if(|cached| cached == refused);
-    }
-
-    /// A valid token, renewed before it expires.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub async fn token(&self, source: TokenSource<'_>, now: Timestamp) -> Result<Token, Status> {
-        let slot = self.slot(source.login.account);
-        let mut entry = slot.lock().await;
-        let lasts = |token: &Token, ahead: Duration| now.saturating_add(ahead).is_ok_and(|soon| soon < token.expires);
-        if let Some(token) = entry.token.as_ref().filter(|token| lasts(token, RENEW_BEFORE)) {
-            return Ok(token.clone());
-        }
-        // The old token is used until it expires.
-        if let Some(old) = entry.token.clone().filter(|token| lasts(token, Duration::ZERO)) {
-            if entry.not_renewed.is_some_and(|since| since.elapsed() < RETRY_AFTER) {
-                return Ok(old);
-            }
-            let renewed = timeout(RENEWED_WITHIN, source.fetch(now)).await.ok().and_then(Result::ok);
-            entry.not_renewed = renewed.is_none().then(Instant::now);
-            let token = renewed.unwrap_or(old);
-            entry.token = Some(token.clone());
-            return Ok(token);
-        }
-        let refused = match entry.refused.take().filter(|(since, _)| since.elapsed() < RETRY_AFTER) {
-            Some(refused) => refused,
-            None => match source.fetch(now).await {
-                Ok(token) => {
-                    entry.token = Some(token.clone());
-                    return Ok(token);
-                }
-                Err(failure) => (Instant::now(), Status::from(failure)),
-            },
-        };
-        // Another failure, such as the end of this call's time, says nothing about other calls.
-        if REFUSALS.contains(&refused.1.code) {
-            entry.refused = Some(refused.clone());
-        }
-        Err(refused.1)
-    }
-}
 
 /// Makes or requests the token of one account.
 #[derive(Clone, Copy)]
@@ -143,7 +43,11 @@ pub struct TokenSource<'a> {
 }
 
 impl TokenSource<'_> {
-    async fn fetch(self, now: Timestamp) -> Result<Token, Failure> {
+    /// Makes or asks for a token.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub async fn fetch(self, now: Timestamp) -> Result<Token, Failure> {
         match &self.login.credentials {
             Credentials::ServiceAccount { email, key_id, key } => Ok(signed(email, key_id, key, now)?),
             Credentials::ExternalAccount(account) => self.exchanged(account, now).await,
@@ -245,16 +149,6 @@ struct ExchangedToken {
 struct AccountToken {
     access_token: String,
     expire_time: Timestamp,
-}
-
-/// The failure without these secrets, which a service may have repeated.
-fn redacted(secrets: &[&Secret], mut failure: Failure) -> Failure {
-    let mut data = SecretData::default();
-    for (number, secret) in secrets.iter().enumerate() {
-        data.set(number.to_string(), secret.reveal().as_bytes().to_vec());
-    }
-    failure.status.message = data.redacted(&failure.status.message);
-    failure
 }
 
 /// The token of the other issuer.

@@ -1,8 +1,8 @@
 //! Tests of tokens: signed, exchanged, kept and refused.
 
-use cloud_client::{HttpOptions, HttpTransport, Limits};
+use cloud_client::{HttpOptions, HttpTransport, Limits, Tokens};
 use fake_gce::Method;
-use machine_driver::Driver;
+use machine_driver::{Driver, SecretData};
 use serde_json::json;
 
 use super::*;
@@ -105,12 +105,12 @@ async fn a_failed_renewal_of_a_valid_token_is_not_repeated_by_each_call() {
     let client = Client::new(HttpTransport::new(HttpOptions::default()), Limits::default());
     let (login, context, tokens) = (Login::of(&secret).unwrap(), cx(), Tokens::default());
     let source = TokenSource { client: &client, cx: &context, options: &options, login: &login };
-    let token = tokens.token(source, Timestamp::now()).await.unwrap();
+    let token = tokens.token(login.account, Timestamp::now(), source.fetch(Timestamp::now())).await.unwrap();
     let late = token.expires.saturating_sub(Duration::from_secs(60)).unwrap();
     rig.gce.refuse(Method::ExchangeToken, fake_gce::Refusal::unavailable(), 100);
-    assert_eq!(tokens.token(source, late).await, Ok(token.clone()));
+    assert_eq!(tokens.token(login.account, late, source.fetch(late)).await, Ok(token.clone()));
     let asked = rig.gce.count(Method::ExchangeToken);
-    assert_eq!(tokens.token(source, late).await, Ok(token));
+    assert_eq!(tokens.token(login.account, late, source.fetch(late)).await, Ok(token));
     assert!(asked > 1 && rig.gce.count(Method::ExchangeToken) == asked, "the service is left alone");
 }
 

@@ -23,8 +23,7 @@ pub fn flow_schema(name: &str, read: &Read, installed: &Installed) -> Finding {
     match read {
         Read::Refused(why) => Finding::new(subject, Health::Unknown, format!("cannot be read: {why}")),
         Read::Missing => {
-            let message =
-                "is not there: on a busy API server the manager's requests wait behind the requests of all service accounts";
+            let message = "is not there: on a busy API server the manager's requests wait behind the requests of all service accounts";
             Finding::new(subject, Health::Off, message.to_owned()).mended_by(apply())
         }
         Read::There(schema) => {

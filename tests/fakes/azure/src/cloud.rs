@@ -248,7 +248,7 @@ impl Cloud {
             Method::GetVm | Method::GetInstanceView => self.get_vm(&request),
             Method::CreateVm => self.create_vm(&request),
             Method::UpdateVm => self.update_vm(&request),
-            Method::DeleteVm => self.delete_vm(&request),
+            Method::DeleteVm => Ok(self.delete_vm(&request)),
             Method::ListVms => {
                 let vms = self.inventory.vms.iter().filter(|(key, _)| key.0 == request.key.0);
                 Ok(listed(vms.map(|(_, vm)| shown(&vm.value))))
@@ -418,8 +418,8 @@ impl Cloud {
         Ok(self.accepted(200, Some(answer), request.base))
     }
 
-    fn delete_vm(&mut self, request: &Request<'_>) -> Answer {
-        let Some(vm) = self.inventory.vms.get_mut(&request.key) else { return Ok(Done::empty(204)) };
+    fn delete_vm(&mut self, request: &Request<'_>) -> Done {
+        let Some(vm) = self.inventory.vms.get_mut(&request.key) else { return Done::empty(204) };
         vm.value["properties"]["provisioningState"] = json!("Deleting");
         let mut ends = None;
         for operation in &mut self.operations {
@@ -437,7 +437,7 @@ impl Cloud {
         if let (Some(ends), Some(last)) = (ends, self.operations.last_mut()) {
             last.ends = ends;
         }
-        Ok(self.accepted(202, None, request.base))
+        self.accepted(202, None, request.base)
     }
 
     fn create_nic(&mut self, request: &Request<'_>) -> Answer {
@@ -540,7 +540,9 @@ impl Request<'_> {
 fn shown(vm: &Value) -> Value {
     let mut shown = vm.clone();
     shown["properties"].as_object_mut().map(|properties| properties.remove("instanceView"));
-    shown.as_object_mut().map(|vm| vm.retain(|_, value| !value.is_null()));
+    if let Some(vm) = shown.as_object_mut() {
+        vm.retain(|_, value| !value.is_null());
+    }
     shown
 }
 

@@ -128,7 +128,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, String> {
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
         let length = if let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
-            found.push(Token::Sign(*sign));
+            found.push(Token::Sign(sign));
             sign.len()
         } else if first == '\'' || first == '"' {
             let (value, length) = quoted(rest, first)?;
