@@ -98,8 +98,8 @@ fn mistakes_in_machines() -> Vec<Mistake> {
         case("/spec/inPlaceUpdateTimeout", json!("x"), "spec.inPlaceUpdateTimeout", DURATION),
         case("/spec/machinePreserveTimeout", json!(""), "spec.machinePreserveTimeout", DURATION),
         case("/spec/maxEvictRetries", json!(-1), "spec.maxEvictRetries", MINIMUM),
-        case("/spec/nodeConditions", json!("A".repeat(16_385)), "spec.nodeConditions", "may not be more than 16384"),
-        case("/spec/providerID", json!("x".repeat(65_537)), "spec.providerID", "may not be more than 65536"),
+        case("/spec/nodeConditions", json!("A".repeat(16_385)), "spec.nodeConditions", " than 16384"),
+        case("/spec/providerID", json!("x".repeat(65_537)), "spec.providerID", " than 65536"),
         case("/spec/nodeTemplate", taints(4_097), "spec.nodeTemplate.spec.taints", "must have at most 4096 items"),
         case(
             "/spec/nodeTemplate",
@@ -134,7 +134,7 @@ fn mistakes_in_sets() -> Vec<Mistake> {
             "/spec/template/metadata/labels/q",
             json!("x".repeat(64)),
             "spec.template.metadata.labels.q",
-            "may not be more than 63",
+            " than 63",
         ),
         case("/spec/template/metadata/finalizers", json!([1]), "spec.template.metadata.finalizers[0]", STRING),
         case("/spec/autoPreserveFailedMachineMax", json!(-1), "spec.autoPreserveFailedMachineMax", MINIMUM),
@@ -188,7 +188,7 @@ fn mistakes_in_classes() -> Vec<Mistake> {
         case("/nodeTemplate/capacity/cpu", json!(-1), "nodeTemplate.capacity.cpu", MINIMUM),
         case("/nodeTemplate/capacity/memory", json!("8Gib"), "nodeTemplate.capacity.memory", QUANTITY),
         case("/nodeTemplate/capacity/memory", json!("1e1.5"), "nodeTemplate.capacity.memory", QUANTITY),
-        case("/secretRef", json!({"name": "x".repeat(254)}), "secretRef.name", "may not be more than 253"),
+        case("/secretRef", json!({"name": "x".repeat(254)}), "secretRef.name", " than 253"),
         case("/nodeTemplate/virtualCapacity", json!({"hana": "-1"}), "nodeTemplate.virtualCapacity.hana", QUANTITY),
     ]
 }
@@ -273,13 +273,13 @@ async fn a_new_mistake_is_refused_and_a_stored_one_is_tolerated() {
         assert!(stored.is_ok(), "{} can't be stored: {stored:?}", mistake.text());
     }
 
-    let write_status = async |number: usize, mistake: &Mistake| {
+    let write_status = async |number: usize, mistake: &Mistake, params: PatchParams| {
         let api = api(&client, &namespace, mistake.kind);
         let status = a_status(mistake.kind)?;
-        Some(api.patch_status(&format!("stored-{number}"), &PatchParams::default(), &Patch::Merge(&status)).await)
+        Some(api.patch_status(&format!("stored-{number}"), &params, &Patch::Merge(&status)).await)
     };
     for (number, mistake) in mistakes().iter().enumerate() {
-        let written = write_status(number, mistake).await;
+        let written = write_status(number, mistake, PatchParams { dry_run: true, ..PatchParams::default() }).await;
         assert!(!matches!(written, Some(Err(_))), "{}: {written:?}", mistake.text());
     }
 
@@ -290,6 +290,7 @@ async fn a_new_mistake_is_refused_and_a_stored_one_is_tolerated() {
         let answer = api(&client, &namespace, kind).create(&dry_run(), &good).await;
         assert!(answer.is_ok(), "{kind} without mistakes: {answer:?}");
     }
+    let mut blocked = Vec::new();
     for (number, mistake) in mistakes().iter().enumerate() {
         let api = api(&client, &namespace, mistake.kind);
         refused(&api, mistake).await;
@@ -299,12 +300,12 @@ async fn a_new_mistake_is_refused_and_a_stored_one_is_tolerated() {
             let answer = api.patch(&name, &PatchParams::default(), &Patch::Merge(&change)).await;
             assert!(answer.is_ok(), "a stored mistake, {}, blocks {change}: {answer:?}", mistake.text());
         }
-        // Before 1.33 a server checks the whole object in writes of the status. Its definitions are the first ones of this test.
-        if let Some(answer) = write_status(number, mistake).await {
-            let text = mistake.text();
-            assert_eq!(answer.is_ok(), minor >= 33, "a write of the status with a stored mistake, {text}: {answer:?}");
+        if let Some(Err(error)) = write_status(number, mistake, PatchParams::default()).await {
+            blocked.push(format!("{}: {error}", mistake.text()));
         }
     }
+    // Before 1.33 a server checks the whole object in writes of the status, though not each kind of rule. Its definitions are the first ones of this test.
+    assert_eq!(blocked.is_empty(), minor >= 33, "writes of a status that stored mistakes block: {blocked:#?}");
 }
 
 /// A status that a controller writes for a kind. A class has no status in v1alpha1.
