@@ -130,12 +130,7 @@ fn mistakes_in_sets() -> Vec<Mistake> {
         ),
         case("/spec/template/spec/class/kind", json!("X"), "spec.template.spec.class.kind", "\"MachineClass\""),
         case("/spec/template/metadata/labels/q", json!(5), "spec.template.metadata.labels.q", STRING),
-        case(
-            "/spec/template/metadata/labels/q",
-            json!("x".repeat(64)),
-            "spec.template.metadata.labels.q",
-            " than 63",
-        ),
+        case("/spec/template/metadata/labels/q", json!("x".repeat(64)), "spec.template.metadata.labels.q", " than 63"),
         case("/spec/template/metadata/finalizers", json!([1]), "spec.template.metadata.finalizers[0]", STRING),
         case("/spec/autoPreserveFailedMachineMax", json!(-1), "spec.autoPreserveFailedMachineMax", MINIMUM),
     ]
