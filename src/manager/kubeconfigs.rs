@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// How long the API server may take to answer a client with the new content.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The status for a user who is known and may not ask.
+/// The status for a known user without the right to ask.
 const FORBIDDEN: u16 = 403;
 
 /// Why the content of a kubeconfig can't be used.

@@ -131,7 +131,7 @@ async fn ask(client: &Client, path: &str) -> Result<Value, kube::Error> {
     client.request(Request::get(path).body(Vec::new()).expect("a path")).await
 }
 
-/// Looks for a resource in the order of kubectl, except that our own groups come before those of others.
+/// Looks for a resource in the order of kubectl, except that our own groups come before other groups.
 async fn find(client: &Client, resource: &str) -> Result<Option<Resource>, kube::Error> {
     let (name, group) = resource.split_once('.').unwrap_or((resource, ""));
     if group.is_empty() {

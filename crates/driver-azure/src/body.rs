@@ -241,7 +241,7 @@ fn os_profile(new: NewVm<'_>) -> Value {
     })
 }
 
-/// The public part of a new SSH key, whose private part nobody has. Azure makes no VM without a password or a key.
+/// The public part of a new SSH key, whose private part is not kept. Azure makes no VM without a password or a key.
 ///
 /// # Errors
 /// `Internal` if the system has no random numbers.

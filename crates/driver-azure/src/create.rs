@@ -166,7 +166,7 @@ impl Placed<'_> {
         }
     }
 
-    /// Looks at the VM that exists although there was none a moment ago: an earlier try of the request has made it, or somebody else.
+    /// Looks at the VM that exists although there was none a moment ago. An earlier try of the request has made it, or another program.
     async fn look_again(&self, failure: Failure) -> Result<CreatedVm, Status> {
         let Creation { name, owner, subject, .. } = self.creation;
         let found = self.azure.virtual_machine(&self.home.group, name).await;

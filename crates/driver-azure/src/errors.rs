@@ -1,7 +1,7 @@
 //! Maps errors of Azure Resource Manager and of its operations to machine codes (spec/providers §4.4).
 //!
-//! The code at the top of an error is often a general one, such as `DeploymentFailed` or `Conflict`. Therefore all codes in it count: those of
-//! `details`, of `innererror`, and of an error that a message contains as JSON.
+//! The code at the top of an error is often a general one, such as `DeploymentFailed` or `Conflict`. Therefore all codes in it count: the codes in
+//! `details`, in `innererror`, and in an error that a message contains as JSON.
 
 use cloud_client::{Answer, Failure, FailureKind};
 use machine_driver::Code;

@@ -49,7 +49,7 @@ impl AzureOptions {
         url(self.or_else(cloud.login()), path)
     }
 
-    /// A URL in an answer of Azure Resource Manager, if its scheme and its host are those of the endpoint. A token must not be sent to another host.
+    /// A URL in an answer of Azure Resource Manager, if it has the scheme and the host of the endpoint. A token must not be sent to another host.
     pub fn followed(&self, cloud: Cloud, url: &str) -> Option<Uri> {
         let endpoint: Uri = self.resource_manager(cloud).parse().ok()?;
         let url: Uri = url.trim().parse().ok()?;

@@ -1,7 +1,7 @@
 //! The state that a creation leaves in `status.lastKnownState` of its machine, for later calls and other processes.
 //!
-//! It says where the VM and its parts are, although the class and its Secrets may be edited. Users can write it, so that it proves nothing about who
-//! owns a resource while the class itself names an owner.
+//! It says where the VM and its parts are, although the class and its Secrets may be edited. Users can write it, so that it is no proof of a
+//! resource's owner while the class itself names an owner.
 
 use machine_driver::OwnerTags;
 use serde::{Deserialize, Serialize};

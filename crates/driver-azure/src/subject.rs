@@ -172,7 +172,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// The names of the data disks that the machine may have: those of the class, and those of its state.
+    /// The names of the data disks that the machine may have, from the class and from its state.
     pub fn data_disks(&self, name: &str) -> Vec<String> {
         let of_class = self.class.disks.iter().map(|key| plan::data_disk(name, key));
         let of_state = self.kept.iter().flat_map(|kept| kept.disks.iter().cloned());

@@ -499,7 +499,7 @@ impl Cloud {
         Ok(self.accepted(202, None, request.base))
     }
 
-    /// Calls a method as somebody else, whose operation ends at once. Panics if the subscription refuses it.
+    /// Calls a method as another user, whose operation ends at once. Panics if the subscription refuses it.
     pub fn put(&mut self, method: Method, name: &str, body: &Value) {
         let mut operation = Duration::ZERO;
         std::mem::swap(&mut operation, &mut self.timing.operation);

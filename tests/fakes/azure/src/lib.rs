@@ -137,7 +137,7 @@ impl FakeAzure {
         Ok(Self { url, shared, serving })
     }
 
-    /// The URL before all paths, without a slash at the end: those of ARM, and `/TENANT/oauth2/v2.0/token` of Entra.
+    /// The URL before all paths, without a slash at the end: before the paths of ARM, and before `/TENANT/oauth2/v2.0/token` of Entra.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -202,7 +202,7 @@ impl FakeAzure {
         self.cloud().put(method, &name, &body);
     }
 
-    /// Creates a VM in [`RESOURCE_GROUP`], as somebody else. The body is the body of a `PUT`, with a `name`.
+    /// Creates a VM in [`RESOURCE_GROUP`], as another user. The body is the body of a `PUT`, with a `name`.
     ///
     /// # Panics
     /// If the body is wrong, or the subscription refuses it.
@@ -210,7 +210,7 @@ impl FakeAzure {
         self.put(Method::CreateVm, body);
     }
 
-    /// Creates a network interface in [`RESOURCE_GROUP`], as somebody else.
+    /// Creates a network interface in [`RESOURCE_GROUP`], as another user.
     ///
     /// # Panics
     /// If the body is wrong, or the subscription refuses it.
@@ -218,7 +218,7 @@ impl FakeAzure {
         self.put(Method::CreateNic, body);
     }
 
-    /// Creates a disk in [`RESOURCE_GROUP`], as somebody else.
+    /// Creates a disk in [`RESOURCE_GROUP`], as another user.
     ///
     /// # Panics
     /// If the body is wrong, or the subscription refuses it.

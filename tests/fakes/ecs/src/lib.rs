@@ -150,7 +150,7 @@ impl FakeEcs {
         self.cloud().release();
     }
 
-    /// Creates a running instance in [`ZONE`], as somebody else, and returns its id. `change` adds parameters of `RunInstances` or
+    /// Creates a running instance in [`ZONE`], as another user, and returns its id. `change` adds parameters of `RunInstances` or
     /// replaces them.
     ///
     /// # Panics

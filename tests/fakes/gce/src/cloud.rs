@@ -126,7 +126,7 @@ impl Cloud {
         change(&mut instance.value);
     }
 
-    /// Creates an instance at once, as somebody else. Panics if the project can't have it.
+    /// Creates an instance at once, as another user. Panics if the project can't have it.
     pub fn put_instance(&mut self, zone: &str, body: &Value) {
         self.insert(zone, body, &BTreeMap::new(), "somebody@else").expect("a possible instance");
         let name = body["name"].as_str().unwrap_or_default();

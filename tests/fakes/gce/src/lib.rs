@@ -187,7 +187,7 @@ impl FakeGce {
         self.cloud().tokens.revoke();
     }
 
-    /// Creates a running instance in [`ZONE`], as somebody else. The body is the body of `instances.insert`.
+    /// Creates a running instance in [`ZONE`], as another user. The body is the body of `instances.insert`.
     ///
     /// # Panics
     /// If the body is wrong, or the project can't have the instance.
